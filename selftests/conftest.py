@@ -1,0 +1,48 @@
+"""A tiny suite in a folder of its own, judged by the real plugin in a fake world."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from selftests.plugin_fakes import Suite
+
+ROOT = Path(__file__).resolve().parent.parent
+
+CONFTEST = """
+from selftests.plugin_fakes import FakeNvml, outside
+
+pytest_plugins = ["fixtures.plugin"]
+
+def pytest_shardgate_outside(config):
+    return outside({changes})
+"""
+
+HEAD = """
+import pytest
+from fixtures.baseline import unchanged
+from selftests.plugin_fakes import CASE, OTHER, finding
+
+both = pytest.mark.parametrize("case", [
+    pytest.param(case, id=case.id, marks=[pytest.mark.cpu, pytest.mark.a100]) for case in (CASE, OTHER)
+])
+one = pytest.mark.parametrize("case", [pytest.param(CASE, id=CASE.id, marks=pytest.mark.cpu)])
+"""
+
+@pytest.fixture
+def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
+    """``suite(body, changes="")``: write one conformance module and a conftest.py; ``changes`` go to the fake world."""
+
+    def write(body: str, changes: str = "") -> pytest.Pytester:
+        monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setenv("FAKE_LOG", str(pytester.path / "launched.txt"))
+        (pytester.path / "launched.txt").touch()
+        pytester.makeini("[pytest]\naddopts = --import-mode=importlib --strict-markers\ntestpaths = conformance\n")
+        pytester.makeconftest(CONFTEST.format(changes=changes))
+        conformance = pytester.mkdir("conformance")
+        (conformance / "test_small.py").write_text(HEAD + textwrap.dedent(body), encoding="utf-8")
+        return pytester
+
+    return write

@@ -1,0 +1,140 @@
+"""A launcher that trains nothing and a GPU driver that is not there: the plugin's world in its self-tests."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from fixtures.observation import Observation, RankRecord, Request, Step, write_json
+from fixtures.outside import Outside
+from fixtures.spec import Case
+from fixtures.verdict import Finding
+
+CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
+OTHER = Case(model="gpt2-tiny", engine="fsdp2", precision="fp32")
+
+
+Suite = Callable[..., pytest.Pytester]
+
+
+def assert_usage_error(result: pytest.RunResult, *words: str) -> None:
+    """Exit status 4, and one line on stderr that holds all the ``words``."""
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    lines = [line for line in result.errlines if line]
+    assert len(lines) == 1, lines
+    assert all(word in lines[0] for word in words), lines
+    result.stdout.no_fnmatch_line("*Traceback*")
+
+
+def finding(case: Case, *, rung: str = "loss", passed: bool = True, used: float | None = 0.25, **words: str) -> Finding:
+    """A claim about ``case``."""
+    said = {"metric": "loss, step 1", "observed": "5.25", "allowed": "5.24 +/- 0.04", "reference": "plain oracle"}
+    said |= words
+    return Finding(subject=case.id, rung=rung, passed=passed, used=used, **said)
+
+
+def observation(request: Request, run_dir: Path) -> Observation:
+    """What an uneventful run of one step shows."""
+    step = Step(loss=2.5, model_loss=None, grad_norm=1.0, measured_grad_norm=None, learning_rates=(1e-3,), rows=(0,),
+                seconds=0.1)
+    ranks = tuple(RankRecord(rank=rank, outcome="ok", steps=(step,)) for rank in range(request.case.world_size))
+    return Observation(case=request.case, outcome="ok", ranks=ranks, error=None, fault=None, wall_seconds=0.1,
+                       provenance={}, folder=run_dir)
+
+
+def crash(request: Request, run_dir: Path) -> Observation:
+    """What a run shows whose rank 1 died."""
+    error = {"rank": 1, "type": "ValueError", "message": "weights are upside down\nreally",
+             "log_tail": "line a\nline b", "traceback": "Traceback (most recent call last):\n  the guilty line"}
+    return Observation(case=request.case, outcome="crashed", ranks=(), error=error, fault=None, wall_seconds=0.1,
+                       provenance={}, folder=run_dir)
+
+
+class FakeLauncher:
+    """Writes the observation that a real launcher would, and a line into ``launched.txt`` beside the runs.
+
+    ``FAKE_FAULT`` in the environment makes it misbehave: ``full``, ``crash``, ``interrupt``, ``garbage``.
+    """
+
+    def run(
+        self, request: Request, run_dir: Path, *, deadline_seconds: float,
+        on_progress: Callable[[Any], None] | None = None,
+    ) -> Observation:
+        """As :meth:`fixtures.launch.Launcher.run`."""
+        _note_down(f"{request.case.id} {deadline_seconds:g}")
+        fault = os.environ.get("FAKE_FAULT", "")
+        if fault == "full" and request.case.engine == OTHER.engine:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if fault == "interrupt":
+            raise KeyboardInterrupt
+        for step in (1, 2):
+            if on_progress is not None:
+                on_progress(SimpleNamespace(case_id=request.case.id, step=step, steps=2, elapsed_seconds=step / 10))
+        time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
+        seen = (crash if fault == "crash" else observation)(request, run_dir)
+        write_json(run_dir / "request.json", request.to_json())
+        write_json(run_dir / "observation.json", seen.to_json())
+        if fault == "garbage":
+            (run_dir / "observation.json").write_text('{"schema": 1, "case"')
+        return seen
+
+    def close(self) -> None:
+        """Leaves its mark, so that a self-test can see it was called."""
+        _note_down("closed")
+
+
+def _note_down(line: str) -> None:
+    with Path(os.environ["FAKE_LOG"]).open("a", encoding="utf-8") as stream:
+        stream.write(line + "\n")
+
+
+class FakeNvml:
+    """NVML with the GPUs it is told of."""
+
+    class NVMLError(Exception):
+        """As pynvml's."""
+
+    class NVMLErrorLibraryNotFoundError(NVMLError):
+        """As pynvml's NVMLError_LibraryNotFound."""
+
+    def __init__(self, *names: str | bytes, problem: Exception | None = None) -> None:
+        self._names = names
+        self._problem = problem
+        self.open = 0
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        """As pynvml's."""
+        if self._problem is not None:
+            raise self._problem
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:  # noqa: N802
+        """As pynvml's."""
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        """As pynvml's."""
+        return len(self._names)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> int:  # noqa: N802
+        """As pynvml's."""
+        return index
+
+    def nvmlDeviceGetName(self, handle: int, /) -> str | bytes:  # noqa: N802
+        """As pynvml's."""
+        return self._names[handle]
+
+
+def outside(**changes: Any) -> Outside:
+    """A machine with everything installed, no GPU, and a launcher that trains nothing."""
+    fakes: dict[str, Any] = {
+        "launcher": FakeLauncher, "version_of": lambda _: "99.0", "nvml": FakeNvml,
+    }
+    return Outside(**{**fakes, **changes})

@@ -1,0 +1,165 @@
+"""The cache of DeepSpeed's compiled extension. With a fake deepspeed: nothing is compiled, torch is not imported."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fixtures import extensions
+
+ROOT = Path(__file__).resolve().parent.parent
+
+BUILDER = """
+import os, pathlib, time
+class ShareMemCommBuilder:
+    def is_compatible(self, verbose=True):
+        return True
+    def load(self, verbose=True):
+        folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "deepspeed_shm_comm")
+        folder.mkdir(exist_ok=True)
+        while (folder / "lock").exists():
+            time.sleep(0.01)
+        with (folder / "builds").open("a") as stream:
+            stream.write("built\\n")
+        {ending}
+"""
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def lay_over(folder: Path, *, version: str, ending: str = "pass", init: str = "") -> Path:
+    """A site folder with a fake deepspeed, whose build ends with ``ending``."""
+    package = folder / "deepspeed" / "ops" / "op_builder"
+    package.mkdir(parents=True)
+    for parent in (package, package.parent):
+        (parent / "__init__.py").touch()
+    (folder / "deepspeed" / "__init__.py").write_text(init)
+    (package / "cpu.py").write_text(BUILDER.format(ending=ending))
+    metadata = folder / f"deepspeed-{version}.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: deepspeed\nVersion: {version}\n")
+    return folder
+
+
+def variables(cache: Path, site: Path | None, **changes: str) -> dict[str, str]:
+    """An environment with ``site`` laid over it and its own cache."""
+    laid_over = {"PYTHONPATH": str(site)} if site else {}
+    return {**os.environ, "SHARDGATE_CACHE": str(cache), "CXX": sys.executable, **laid_over, **changes}
+
+
+def build(cache: Path, site: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run ``python -m fixtures.extensions``."""
+    return subprocess.run([sys.executable, "-m", "fixtures.extensions"], cwd=ROOT, check=False, capture_output=True,
+                          text=True, timeout=60, env=variables(cache, site, **changes))
+
+
+def directory(cache: Path, site: Path | None) -> Path:
+    """What :func:`fixtures.extensions.directory` says in a process of its own that then knows no torch."""
+    program = ("import sys; from fixtures import extensions; print(extensions.directory()); "
+               "sys.exit('torch' in sys.modules)")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True,
+                          env=variables(cache, site))
+    return Path(done.stdout.strip())
+
+
+def test_versions_and_places_do_not_share_a_folder(tmp_path: Path) -> None:
+    """A laid-over deepspeed gets a folder of its own, by version and by place; asking imports no torch."""
+    sites = [None] + [lay_over(tmp_path / name, version=version)
+                      for name, version in (("a", "0.18.2"), ("b", "0.18.2"), ("c", "0.19.7"))]
+    folders = [directory(tmp_path, site) for site in sites]
+    assert len(set(folders)) == 4
+    assert [("deepspeed-0.18.2" in str(folder)) for folder in folders] == [False, True, True, False]
+    assert directory(tmp_path, sites[1]) == folders[1]
+
+
+def test_it_is_built_once(tmp_path: Path) -> None:
+    """Two processes at the same time and one later: one build."""
+    site = lay_over(tmp_path / "site", version="1", ending="time.sleep(0.3)")
+    together = [
+        subprocess.Popen([sys.executable, "-m", "fixtures.extensions"], cwd=ROOT, env=variables(tmp_path, site))
+        for _ in range(2)
+    ]
+    assert [process.wait(60) for process in together] == [0, 0]
+    assert build(tmp_path, site).returncode == 0
+    (builds,) = tmp_path.rglob("builds")
+    assert builds.read_text() == "built\n"
+
+
+def test_a_killed_build_does_not_block_the_next(tmp_path: Path) -> None:
+    """Torch's lock file of a build that was killed is removed."""
+    site = lay_over(tmp_path / "site", version="1")
+    lock = directory(tmp_path, site) / extensions.NAME / "lock"
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    assert build(tmp_path, site).returncode == 0
+    assert not lock.exists()
+
+
+def test_an_old_lock_is_removed_even_when_built(tmp_path: Path) -> None:
+    """A rank that was killed while it loaded the extension does not block the ranks after it."""
+    site = lay_over(tmp_path / "site", version="1")
+    assert build(tmp_path, site).returncode == 0
+    lock = directory(tmp_path, site) / extensions.NAME / "lock"
+    lock.touch()
+    assert build(tmp_path, site).returncode == 0
+    assert lock.exists()
+    os.utime(lock, (1, 1))
+    assert build(tmp_path, site).returncode == 0
+    assert not lock.exists()
+
+
+def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
+    """Exit status 4, what is missing, and what to do."""
+    done = build(tmp_path, lay_over(tmp_path / "site", version="1"), CXX="no-such-compiler")
+    assert done.returncode == 4
+    assert done.stderr == (
+        "error: DeepSpeed needs a C++ compiler (no-such-compiler) to build deepspeed_shm_comm, and there is none on "
+        "PATH: install one (Debian, Ubuntu: apt install g++) or set CXX\n"
+    )
+
+
+def test_a_missing_ninja_is_one_clear_line(tmp_path: Path) -> None:
+    """Torch's loader needs ninja as well."""
+    with pytest.raises(extensions.ExtensionError, match=r"^DeepSpeed needs the ninja build tool .*: pip install ninja$"):
+        extensions.check_tools({"PATH": str(tmp_path), "CXX": sys.executable})
+
+
+def test_a_failed_build_shows_the_last_line_and_the_log(tmp_path: Path) -> None:
+    """The compiler's word, where to read the rest, and nothing is taken for built."""
+    site = lay_over(tmp_path / "site", version="1", ending="raise RuntimeError('no such header')")
+    done = build(tmp_path, site)
+    assert done.returncode == 4
+    assert done.stderr.count("\n") == 1
+    assert "failed to build (RuntimeError: no such header)" in done.stderr
+    assert str(directory(tmp_path, site) / "build.log") in done.stderr
+    assert build(tmp_path, site).returncode == 4
+
+
+def test_a_cache_that_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    """The folder, the reason, and the variable that helps."""
+    cache = tmp_path / "file"
+    cache.touch()
+    done = build(cache, lay_over(tmp_path / "site", version="1"))
+    assert done.returncode == 4
+    assert "Not a directory" in done.stderr
+    assert "SHARDGATE_CACHE" in done.stderr
+
+
+def test_a_broken_deepspeed_is_left_to_the_cases(tmp_path: Path) -> None:
+    """A release that cannot be imported has nothing to build: the cases that need it will say why."""
+    site = lay_over(tmp_path / "site", version="1", init="raise AttributeError('gone')")
+    done = build(tmp_path, site)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "not built: deepspeed cannot be imported" in done.stdout
+
+
+def test_a_relative_python_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks are started from the repository's root, where a relative entry would mean another folder."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["overlay", "/elsewhere"]))
+    expected = os.pathsep.join([str(Path.cwd() / "overlay"), "/elsewhere"])
+    assert extensions.environment()["PYTHONPATH"] == expected

@@ -1,0 +1,241 @@
+"""Where observations come from: run folders, replays, and what happens when one is damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from selftests.plugin_fakes import CASE, OTHER, Suite, assert_usage_error
+
+JUDGED = """
+@both
+def test_loss(case, trained, judge):
+    judge(finding(case, observed=str(trained(case).losses)))
+"""
+
+TENSORS = """
+@both
+def test_gradients(case, trained, judge):
+    judge(finding(case, observed=str(trained(case).group("gradients"))))
+"""
+
+
+def recorded(suite: Suite, body: str = JUDGED) -> pytest.Pytester:
+    """A suite whose run lies in ``done/``."""
+    tester = suite(body)
+    assert tester.runpytest_inprocess("--run-dir", "done").ret == 0
+    (tester.path / "launched.txt").write_text("")
+    return tester
+
+
+def spoil(folder: Path, **changes: object) -> None:
+    """Change top-level fields of a recorded observation."""
+    path = folder / "observation.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def snapshot_of(folder: Path) -> dict[str, int]:
+    """Every file under ``folder``, with the time it was last written."""
+    return {str(path): path.stat().st_mtime_ns for path in [folder, *folder.rglob("*")]}
+
+
+def test_run_folder_holds_each_case(suite: Suite) -> None:
+    """A case's folder bears its id, runs/latest points to the session, and the record knows its own command."""
+    tester = suite(JUDGED)
+    tester.runpytest_inprocess()
+    latest = tester.path / "runs" / "latest"
+    record = json.loads((latest / CASE.id / "observation.json").read_text())
+    assert record["provenance"]["command"] == (
+        f"torchrun --nproc-per-node 2 -m fixtures.worker runs/{latest.readlink()}/{CASE.id}"
+    )
+    assert {path.name for path in latest.iterdir()} == {CASE.id, OTHER.id, ".locks", "findings.jsonl"}
+
+
+def test_used_run_folder_is_refused(suite: Suite) -> None:
+    """Two sessions never mix in one folder; what was recorded there stays."""
+    tester = recorded(suite)
+    before = snapshot_of(tester.path / "done")
+    assert_usage_error(tester.runpytest_inprocess("--run-dir", "done"), "--run-dir done is not empty", "--replay done")
+    assert snapshot_of(tester.path / "done") == before
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_run_folder_that_cannot_be_made(suite: Suite, processes: str) -> None:
+    """A folder under a file is told in one line before anything runs."""
+    tester = suite(JUDGED)
+    result = tester.runpytest_inprocess("-n", processes, "--run-dir", "launched.txt/here")
+    assert_usage_error(result, "cannot record in", "Not a directory", "--run-dir")
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_full_disk_ends_the_session(suite: Suite, processes: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, exit status 4, and what was recorded before is whole."""
+    monkeypatch.setenv("FAKE_FAULT", "full")
+    tester = suite(JUDGED)
+    result = tester.runpytest_inprocess("-n", processes, "--run-dir", "here")
+    assert_usage_error(result, "cannot record in", "No space left on device")
+    assert {path.name for path in (tester.path / "here").iterdir()} <= {CASE.id, ".locks", "findings.jsonl"}
+    assert processes == "2" or json.loads((tester.path / "here" / CASE.id / "observation.json").read_text())
+
+
+def test_full_disk_is_no_known_failure(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A listed failure excuses a claim, not a session that cannot record."""
+    monkeypatch.setenv("FAKE_FAULT", "full")
+    tester = suite(JUDGED)
+    (tester.path / "known_failures.txt").write_text("*  https://example.org/1  everything\n")
+    assert_usage_error(tester.runpytest_inprocess(), "No space left on device")
+
+
+def test_record_damaged_while_it_was_written(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher that left half a record behind ends the session with one line."""
+    monkeypatch.setenv("FAKE_FAULT", "garbage")
+    tester = suite(JUDGED)
+    conftest = (tester.path / "conftest.py").read_text()
+    tester.makeconftest(conftest.replace("outside()", "outside(launcher=Garbling)") + """
+from selftests.plugin_fakes import FakeLauncher
+
+class Garbling(FakeLauncher):
+    def run(self, request, run_dir, **rest):
+        (run_dir.parent / request.case.id).mkdir()
+        (run_dir.parent / request.case.id / "observation.json").write_text("{")
+        return super().run(request, run_dir, **rest)
+""")
+    result = tester.runpytest_inprocess("-p", "no:xdist")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+
+
+def test_interrupt_closes_the_launcher(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After Ctrl-C in a running case, the launcher is closed and no half-written folder is left."""
+    monkeypatch.setenv("FAKE_FAULT", "interrupt")
+    tester = suite(JUDGED)
+    result = tester.runpytest_inprocess("--run-dir", "here", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert (tester.path / "launched.txt").read_text().splitlines()[-1] == "closed"
+    assert not list((tester.path / "here").glob(f"*{CASE.id}*"))
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_replay_judges_without_running(suite: Suite, processes: str) -> None:
+    """Nothing is launched, nothing is written, no package under test is needed."""
+    tester = recorded(suite)
+    tester.makeconftest(
+        (tester.path / "conftest.py").read_text().replace("outside()", "outside(version_of=lambda name: None)")
+    )
+    before = snapshot_of(tester.path / "done")
+    result = tester.runpytest_inprocess("-n", processes, "--replay", "done", "-m", "cpu")
+    assert result.ret == 0
+    assert result.outlines[-1] == "2 claims judged over 2 of 2 gated cases"
+    assert snapshot_of(tester.path / "done") == before
+    assert not (tester.path / "launched.txt").read_text()
+    assert not (tester.path / "runs").exists()
+
+
+def test_replay_on_another_machine_needs_no_gpu(suite: Suite) -> None:
+    """A run recorded on an A100 is judged again anywhere."""
+    result = recorded(suite).runpytest_inprocess("--replay", "done", "-m", "a100")
+    assert result.ret == 0
+    result.stdout.fnmatch_lines(["shardgate: platform a100, judging again done"])
+
+
+def test_replay_prints_its_own_command(suite: Suite) -> None:
+    """A failure of a replay is judged again by a replay."""
+    tester = recorded(suite)
+    module = tester.path / "conformance" / "test_small.py"
+    module.write_text(module.read_text().replace("finding(case, ", "finding(case, passed=False, "))
+    result = tester.runpytest_inprocess("--replay", "done")
+    result.stdout.fnmatch_lines([
+        f"re-run: torchrun --nproc-per-node 2 -m fixtures.worker done/{CASE.id}",
+        f'judge again: pytest --replay done "conformance/test_small.py::test_loss[[]{CASE.id}[]]"',
+    ])
+
+
+def test_case_missing_from_a_replay_fails_its_tests(suite: Suite) -> None:
+    """One clear line for the case that was never recorded; the others are judged."""
+    tester = recorded(suite)
+    for path in sorted((tester.path / "done" / CASE.id).iterdir()):
+        path.unlink()
+    (tester.path / "done" / CASE.id).rmdir()
+    result = tester.runpytest_inprocess("--replay", "done")
+    result.assert_outcomes(passed=1, failed=1)
+    assert f"{CASE.id} is not recorded in done" in result.outlines
+    assert result.outlines[-2:] == [f"not judged: {CASE.id}", "1 claims judged over 1 of 2 gated cases"]
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"schema": 0}, ["has schema 0, this suite reads 1: record it again"]),
+    ({"outcome": "splendid"}, ["unknown outcome 'splendid'"]),
+    ({"case": {**CASE.to_json(), "engine": "zero4"}}, ["is not an observation: unknown engine 'zero4'"]),
+    ({"ranks": None}, ["is not an observation"]),
+])
+def test_damaged_record_is_a_usage_error(
+    suite: Suite, changes: dict[str, object], words: list[str], processes: str,
+) -> None:
+    """Nothing is judged beside a record of another schema or with a field that cannot be."""
+    tester = recorded(suite)
+    spoil(tester.path / "done" / OTHER.id, **changes)
+    assert_usage_error(tester.runpytest_inprocess("-n", processes, "--replay", "done"), f"{OTHER.id}/observation.json",
+                       *words)
+
+
+def test_truncated_record_is_a_usage_error(suite: Suite) -> None:
+    """Half an observation is none."""
+    tester = recorded(suite)
+    path = tester.path / "done" / CASE.id / "observation.json"
+    path.write_text(path.read_text()[:300])
+    assert_usage_error(tester.runpytest_inprocess("--replay", "done"), "observation.json is truncated or corrupt")
+
+
+def test_truncated_tensors_are_a_usage_error(suite: Suite) -> None:
+    """Half a gradient is none, and is found before anything is judged."""
+    tester = recorded(suite)
+    (tester.path / "done" / CASE.id / "tensors.safetensors").write_bytes(b"\x08\0\0")
+    assert_usage_error(tester.runpytest_inprocess("--replay", "done"), "tensors.safetensors is truncated or corrupt")
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_missing_tensors_are_a_usage_error(suite: Suite, processes: str) -> None:
+    """A record without the tensors that a test asks for cannot be judged, in whichever process that shows."""
+    tester = suite(TENSORS)
+    assert_usage_error(tester.runpytest_inprocess("-n", processes), "tensors.safetensors cannot be read")
+
+
+def test_record_of_another_case_is_a_usage_error(suite: Suite) -> None:
+    """Ids leave defaults out: a changed default is not judged on an old record."""
+    tester = recorded(suite)
+    spoil(tester.path / "done" / CASE.id, case={**CASE.to_json(), "steps": 7})
+    assert_usage_error(tester.runpytest_inprocess("--replay", "done"), "holds another case (steps 7, now 20)")
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--replay", "nowhere"], ["there is no such folder"]),
+    (["--replay", "conformance"], ["no run was recorded there"]),
+    (["--replay", "done", "--run-dir", "new"], ["leave --run-dir out"]),
+])
+def test_replay_of_nothing_is_a_usage_error(suite: Suite, arguments: list[str], words: list[str]) -> None:
+    """A folder that is missing or holds no run is told in one line."""
+    assert_usage_error(suite(JUDGED).runpytest_inprocess(*arguments), *words)
+
+
+def test_replay_of_a_hundred_cases_is_quick(suite: Suite) -> None:
+    """600 tests over 100 recorded cases of realistic size: under 2 s, start included."""
+    tester = suite("""
+        cases = [CASE.with_(learning_rate=n / 1000) for n in range(2, 102)]
+
+        @pytest.mark.parametrize("rung", range(6))
+        @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in cases])
+        def test_rung(case, rung, trained, judge):
+            seen = trained(case)
+            judge(finding(case, observed=str(seen.losses + seen.grad_norms)) for _ in range(2))
+    """, changes="launcher=Thorough")
+    tester.makeconftest("from selftests.plugin_fakes import Thorough\n" + (tester.path / "conftest.py").read_text())
+    assert tester.runpytest_inprocess("--run-dir", "done", "-q").ret == 0
+    started = time.perf_counter()
+    result = tester.runpytest_subprocess("--replay", "done", "-q")
+    seconds = time.perf_counter() - started
+    assert result.outlines[-1] == "1200 claims judged over 100 of 100 gated cases"
+    assert seconds < 2.0 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
