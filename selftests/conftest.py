@@ -12,7 +12,7 @@ from selftests.plugin_fakes import Suite
 ROOT = Path(__file__).resolve().parent.parent
 
 CONFTEST = """
-from selftests.plugin_fakes import FakeNvml, outside
+from selftests.plugin_fakes import FakeNvml, ThoroughLauncher, outside
 
 pytest_plugins = ["fixtures.plugin"]
 

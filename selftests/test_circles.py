@@ -22,7 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 CIRCLES: Mapping[str, str] = {
     "conformance.calibrate": "pytest",
-    "conformance.cases": "pure",
+    "conformance.catalogue": "pytest",
+    "conformance.claims": "pure",
+    "conformance.promises": "pure",
     "conformance.test_*": "pytest",
     "conformance.tolerances": "pure",
     "fixtures": "pure",
@@ -45,6 +47,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.overhead": "pytest",
     "fixtures.packages": "pytest",
     "fixtures.platforms": "pytest",
+    "fixtures.plots": "pytest",
     "fixtures.plugin": "pytest",
     "fixtures.probes": "ranks",
     "fixtures.session": "pytest",

@@ -125,7 +125,7 @@ def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
 
 def test_a_missing_ninja_is_one_clear_line(tmp_path: Path) -> None:
     """Torch's loader needs ninja as well."""
-    with pytest.raises(extensions.ExtensionError, match=r"^DeepSpeed needs the ninja build tool .*: pip install ninja$"):
+    with pytest.raises(extensions.ExtensionError, match=r"^DeepSpeed needs the ninja .*: pip install ninja$"):
         extensions.check_tools({"PATH": str(tmp_path), "CXX": sys.executable})
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -91,6 +92,28 @@ def test_a_killed_template_takes_its_ranks_along(family: Family) -> None:
     assert_all_end(others)
 
 
+def test_ranks_do_not_outlive_both(family: Family) -> None:
+    """With nobody left to end them, ranks end by themselves."""
+    owner, (template, *others) = family
+    ranks = template.children()
+    assert len(ranks) == 2
+    owner.kill()
+    template.kill()
+    assert_all_end(ranks)
+    for process in others:  # what such ranks had started is beyond anybody's reach but ours
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def test_a_rank_can_watch_its_parent() -> None:
+    """Where the kernel does not end a rank with its template, the rank itself sees that it has another parent."""
+    program = ("import os, time; from fixtures import template; parent = os.getpid(); pid = os.fork()\n"
+               "if pid: print(pid, flush=True); time.sleep(0.2); os._exit(0)\n"
+               "os.setsid(); os.close(1); template._watch(parent)")
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True, text=True)
+    assert_ends(int(done.stdout))
+
+
 def test_a_stopped_template_cannot_keep_its_ranks(family: Family) -> None:
     """A template that does not answer is killed with all its ranks when its owner leaves."""
     owner, descendants = family
@@ -122,21 +145,22 @@ def test_a_closed_launcher_has_no_processes(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Launcher]:
+def framework(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Launcher]:
     """A launcher that imports a package ``a_framework`` with the given source."""
     folder = tmp_path / "site"
     folder.mkdir()
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), os.environ.get("PYTHONPATH", "")]))
 
-    def make(source: str) -> Launcher:
+    def make(source: str, start_seconds: float = PATIENCE_SECONDS) -> Launcher:
         (folder / "a_framework.py").write_text(source)
-        return Launcher(worker="selftests.fake_worker", preload=("a_framework", "json"))
+        return Launcher(worker="selftests.fake_worker", preload=("a_framework", "json"),
+                        start_seconds=start_seconds)
 
     return make
 
 
 def test_a_broken_framework_fails_the_cases_that_need_it(
-    framework: Callable[[str], Launcher], tmp_path: Path
+    framework: Callable[..., Launcher], tmp_path: Path
 ) -> None:
     """The first error of a release that cannot be imported is in the case's traceback; other cases go on."""
     outcomes = []
@@ -157,14 +181,14 @@ def test_a_broken_framework_fails_the_cases_that_need_it(
 
 
 def test_a_framework_that_leaves_the_interpreter_is_only_broken(
-    framework: Callable[[str], Launcher], tmp_path: Path
+    framework: Callable[..., Launcher], tmp_path: Path
 ) -> None:
     """``SystemExit`` at import does not end the template."""
     with framework("raise SystemExit('no driver')\n") as launcher:
         assert launcher.run(REQUEST, tmp_path, deadline_seconds=PATIENCE_SECONDS).outcome == "ok"
 
 
-def test_an_import_that_kills_is_a_crash_with_its_name(framework: Callable[[str], Launcher], tmp_path: Path) -> None:
+def test_an_import_that_kills_is_a_crash_with_its_name(framework: Callable[..., Launcher], tmp_path: Path) -> None:
     """A release that takes the process down at import is named, once per case, and nothing waits for it."""
     with framework("import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\n") as launcher:
         for number in range(2):
@@ -179,6 +203,16 @@ def test_an_import_that_kills_is_a_crash_with_its_name(framework: Callable[[str]
             assert "a_framework.py" in observation.error["traceback"]
 
 
+def test_an_import_that_hangs_is_told_with_its_stack(framework: Callable[..., Launcher], tmp_path: Path) -> None:
+    """A release that never finishes to import is named, with where it stands."""
+    with framework("import time\ntime.sleep(600)\n", start_seconds=1.5) as launcher:
+        observation = launcher.run(REQUEST, tmp_path, deadline_seconds=PATIENCE_SECONDS)
+    assert observation.outcome == "hung"
+    assert observation.error is not None
+    assert observation.error["message"] == "importing a_framework took longer than 1.5 s"
+    assert "a_framework.py" in observation.error["traceback"]
+
+
 def test_a_module_that_does_not_exist_is_passed_over(tmp_path: Path) -> None:
     """A release without one of the preloaded modules is not broken."""
     names = ("json.not_in_this_release", "not_installed.at_all", "json")
@@ -187,10 +221,10 @@ def test_a_module_that_does_not_exist_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_settings_of_a_surrounding_launcher_do_not_reach_the_ranks(
-    framework: Callable[[str], Launcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    framework: Callable[..., Launcher], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Variables of torchrun and accelerate launch around pytest are not taken for the case's own."""
-    for name in ("MASTER_ADDR", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "TORCHELASTIC_RUN_ID", "RANK"):
+    for name in ("MASTER_ADDR", "ACCELERATE_USE_FSDP", "FSDP_VERSION", "TORCHELASTIC_RUN_ID", "LOCAL_SIZE"):
         monkeypatch.setenv(name, "surrounding")
     seen = tmp_path / "seen.json"
     with framework(f"import json, os\njson.dump(dict(os.environ), open({str(seen)!r}, 'w'))\n") as launcher:

@@ -47,17 +47,17 @@ def test_collecting_needs_no_hardware(suite: Suite) -> None:
 
 def test_platform_deselects_what_is_not_for_it(suite: Suite) -> None:
     """On an A100 the CPU's own test is deselected, and the judging command names the platform."""
-    tester = suite(JUDGED.replace("finding(case, ", "finding(case, passed=False, "), 'nvml=lambda: FakeNvml("NVIDIA A100")')
+    failing = JUDGED.replace("finding(case, ", "finding(case, passed=False, ")
+    tester = suite(failing, 'nvml=lambda: FakeNvml("NVIDIA A100")')
     result = tester.runpytest_inprocess("-m", "a100")
     result.assert_outcomes(failed=2, deselected=1)
     result.stdout.fnmatch_lines(["shardgate: platform a100,*", "judge again: pytest --platform a100 *"])
 
 
-def test_default_platform_is_the_cpu(suite: Suite) -> None:
+@pytest.mark.parametrize("arguments", [[], ["-m", "cpu"], ["-m", "cpu and not (h100 or h200)"]])
+def test_default_platform_is_the_cpu(suite: Suite, arguments: list[str]) -> None:
     """Plain pytest, -m cpu and a GPU that is only excluded all mean the CPU."""
-    tester = suite(JUDGED)
-    for arguments in ([], ["-m", "cpu"], ["-m", "cpu and not (h100 or h200)"]):
-        tester.runpytest_inprocess(*arguments).assert_outcomes(passed=3)
+    suite(JUDGED).runpytest_inprocess(*arguments).assert_outcomes(passed=3)
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])

@@ -33,7 +33,8 @@ def test_green_session_ends_with_its_count(suite: Suite, processes: str) -> None
     result = suite(PASSING).runpytest_inprocess("-n", processes)
     assert result.ret == 0
     assert result.outlines[-1] == "6 claims judged over 2 of 2 gated cases"
-    result.stdout.fnmatch_lines(["* 98%  *loss, step 1: 5.25, allowed 5.24 +/- 0.04 (plain oracle)", "run folder: runs/*"])
+    nearest = "* 98%  *loss, step 1: 5.25, allowed 5.24 +/- 0.04 (plain oracle)"
+    result.stdout.fnmatch_lines([nearest, "run folder: runs/*"])
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
@@ -47,7 +48,7 @@ def test_each_case_runs_once(suite: Suite, processes: str, monkeypatch: pytest.M
 
 
 def test_failing_claim_says_how_to_run_again(suite: Suite) -> None:
-    """The failure is the claim in one line, the command that runs the case, and the one that judges it; no traceback."""
+    """The failure is the claim in one line, the command that runs the case, and the one that judges it."""
     result = suite("""
         @one
         def test_loss(case, observe, judge):
@@ -75,6 +76,17 @@ def test_run_that_did_not_end_well_fails_with_its_last_words(suite: Suite, monke
         "claims by rung:", "  engaged 1 (1 failed), gradients 1",
     ])
     assert result.outlines[-1] == "2 claims judged over 1 of 1 gated cases"
+
+
+def test_hung_run_shows_where_each_rank_stood(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stacks of all ranks, once, and the end of the log."""
+    monkeypatch.setenv("FAKE_FAULT", "hang")
+    result = suite(PASSING).runpytest_inprocess("-k", f"test_loss and {CASE.engine}")
+    result.stdout.fnmatch_lines([
+        f"{CASE.id}  outcome: hung (rank 0: DeadlineExpired: no end within 7 s), allowed ok (the run itself)",
+        "-- stacks of rank 0:", "   File a.py", "-- stacks of rank 1:", "   File b.py",
+        "-- last lines of the log:", "   waiting", "re-run: torchrun*",
+    ], consecutive=True)
 
 
 @pytest.mark.parametrize("body", [

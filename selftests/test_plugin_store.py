@@ -59,7 +59,7 @@ def test_used_run_folder_is_refused(suite: Suite) -> None:
     """Two sessions never mix in one folder; what was recorded there stays."""
     tester = recorded(suite)
     before = snapshot_of(tester.path / "done")
-    assert_usage_error(tester.runpytest_inprocess("--run-dir", "done"), "--run-dir done is not empty", "--replay done")
+    assert_usage_error(tester.runpytest_inprocess("--run-dir", "done"), "--run-dir done is not empty", "--replay=done")
     assert snapshot_of(tester.path / "done") == before
 
 
@@ -82,6 +82,14 @@ def test_full_disk_ends_the_session(suite: Suite, processes: str, monkeypatch: p
     assert processes == "2" or json.loads((tester.path / "here" / CASE.id / "observation.json").read_text())
 
 
+def test_disk_that_fills_under_a_rank_ends_the_session(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that died for want of space is no broken engine: one line, and nothing is recorded of it."""
+    monkeypatch.setenv("FAKE_FAULT", "rank full")
+    tester = suite(JUDGED)
+    assert_usage_error(tester.runpytest_inprocess("--run-dir", "here"), CASE.id, "No space left on device", "--run-dir")
+    assert not (tester.path / "here" / CASE.id).exists()
+
+
 def test_full_disk_is_no_known_failure(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listed failure excuses a claim, not a session that cannot record."""
     monkeypatch.setenv("FAKE_FAULT", "full")
@@ -90,22 +98,19 @@ def test_full_disk_is_no_known_failure(suite: Suite, monkeypatch: pytest.MonkeyP
     assert_usage_error(tester.runpytest_inprocess(), "No space left on device")
 
 
-def test_record_damaged_while_it_was_written(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A launcher that left half a record behind ends the session with one line."""
-    monkeypatch.setenv("FAKE_FAULT", "garbage")
-    tester = suite(JUDGED)
-    conftest = (tester.path / "conftest.py").read_text()
-    tester.makeconftest(conftest.replace("outside()", "outside(launcher=Garbling)") + """
-from selftests.plugin_fakes import FakeLauncher
+def test_record_damaged_during_the_session(suite: Suite) -> None:
+    """A record that this session made and that is half there now ends it with one line."""
+    result = suite("""
+        from pathlib import Path
 
-class Garbling(FakeLauncher):
-    def run(self, request, run_dir, **rest):
-        (run_dir.parent / request.case.id).mkdir()
-        (run_dir.parent / request.case.id / "observation.json").write_text("{")
-        return super().run(request, run_dir, **rest)
-""")
-    result = tester.runpytest_inprocess("-p", "no:xdist")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
+        @one
+        def test_loss(case, observe, judge):
+            folder = Path("here", case.id)
+            folder.mkdir()
+            (folder / "observation.json").write_text('{"schema": 1, ')
+            judge(finding(case, observed=observe(case).outcome))
+    """).runpytest_inprocess("--run-dir", "here")
+    assert_usage_error(result, f"{CASE.id}/observation.json is truncated or corrupt")
 
 
 def test_interrupt_closes_the_launcher(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +139,28 @@ def test_replay_judges_without_running(suite: Suite, processes: str) -> None:
     assert not (tester.path / "runs").exists()
 
 
+def test_run_folder_outside_the_repository(suite: Suite, tmp_path: Path) -> None:
+    """Workers that start when the folder is there take it for what it is, not for a test folder; so does a replay."""
+    tester = suite(JUDGED)
+    assert tester.runpytest_inprocess("-n", "2", "--run-dir", str(tmp_path / "outside")).ret == 0
+    assert tester.runpytest_inprocess("-n", "2", f"--replay={tmp_path / 'outside'}").ret == 0
+    assert tester.runpytest_inprocess("-n", "2", "conformance", "--replay", str(tmp_path / "outside")).ret == 0
+
+
 def test_replay_on_another_machine_needs_no_gpu(suite: Suite) -> None:
     """A run recorded on an A100 is judged again anywhere."""
     result = recorded(suite).runpytest_inprocess("--replay", "done", "-m", "a100")
     assert result.ret == 0
     result.stdout.fnmatch_lines(["shardgate: platform a100, judging again done"])
+
+
+def test_replay_on_the_wrong_platform_is_refused(suite: Suite) -> None:
+    """A CPU's record is not judged by another platform's baselines."""
+    tester = recorded(suite)
+    spoil(tester.path / "done" / CASE.id, provenance={"platform": "h100"})
+    result = tester.runpytest_inprocess("--replay", "done")
+    assert_usage_error(result, f"{CASE.id} was recorded on h100, and this session judges cpu: add --platform h100")
+    assert tester.runpytest_inprocess("--replay", "done", "--platform", "h100").ret != pytest.ExitCode.USAGE_ERROR
 
 
 def test_replay_prints_its_own_command(suite: Suite) -> None:
@@ -149,7 +171,7 @@ def test_replay_prints_its_own_command(suite: Suite) -> None:
     result = tester.runpytest_inprocess("--replay", "done")
     result.stdout.fnmatch_lines([
         f"re-run: torchrun --nproc-per-node 2 -m fixtures.worker done/{CASE.id}",
-        f'judge again: pytest --replay done "conformance/test_small.py::test_loss[[]{CASE.id}[]]"',
+        f'judge again: pytest --replay=done "conformance/test_small.py::test_loss[[]{CASE.id}[]]"',
     ])
 
 
@@ -221,8 +243,8 @@ def test_replay_of_nothing_is_a_usage_error(suite: Suite, arguments: list[str], 
     assert_usage_error(suite(JUDGED).runpytest_inprocess(*arguments), *words)
 
 
-def test_replay_of_a_hundred_cases_is_quick(suite: Suite) -> None:
-    """600 tests over 100 recorded cases of realistic size: under 2 s, start included."""
+def test_replay_of_a_hundred_cases_is_quick(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 tests over 100 recorded cases of a real run's size, where no framework can be imported: under 2 s."""
     tester = suite("""
         cases = [CASE.with_(learning_rate=n / 1000) for n in range(2, 102)]
 
@@ -231,9 +253,11 @@ def test_replay_of_a_hundred_cases_is_quick(suite: Suite) -> None:
         def test_rung(case, rung, trained, judge):
             seen = trained(case)
             judge(finding(case, observed=str(seen.losses + seen.grad_norms)) for _ in range(2))
-    """, changes="launcher=Thorough")
-    tester.makeconftest("from selftests.plugin_fakes import Thorough\n" + (tester.path / "conftest.py").read_text())
+    """, changes="launcher=ThoroughLauncher")
     assert tester.runpytest_inprocess("--run-dir", "done", "-q").ret == 0
+    for package in ("torch", "transformers", "accelerate", "deepspeed", "safetensors"):
+        tester.makepyfile(**{f"absent/{package}": "raise ImportError"})
+    monkeypatch.setenv("PYTHONPATH", f"{tester.path / 'absent'}{os.pathsep}{os.environ['PYTHONPATH']}")
     started = time.perf_counter()
     result = tester.runpytest_subprocess("--replay", "done", "-q")
     seconds = time.perf_counter() - started

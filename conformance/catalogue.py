@@ -1,0 +1,111 @@
+"""The cases of the gate. To add one, add a line here; its id, its run folder and its baseline follow from it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from fixtures.spec import ENGINES, PRECISIONS, Case
+
+DISTRIBUTED = tuple(name for name, engine in ENGINES.items() if engine.distributed)
+
+ORACLE = {
+    # A curve of 20 steps under AdamW, from logits, embeddings not tied: Granite 7B's architecture.
+    "curve": Case(model="llama-tiny", engine="plain", precision="fp32", world_size=1),
+    # Accumulation over four uneven micro-batches, the model hands back its loss only, embeddings tied. SGD without
+    # momentum and without clipping, so that a gradient of the wrong size moves the weights by the wrong amount.
+    "accumulate": Case(
+        model="gpt2-tiny", engine="plain", precision="fp32", world_size=1, optimizer="sgd", learning_rate=0.1, steps=6
+    ),
+    # A clipping norm that bites in every step (gradient norms are 1.5 to 3 here); grouped-query attention and a
+    # sliding window.
+    "clip": Case(
+        model="mistral-tiny", engine="plain", precision="fp32", world_size=1, optimizer="sgd", learning_rate=0.5,
+        steps=6, max_grad_norm=0.5,
+    ),
+}
+"""What each training recipe is in one process and fp32; the cases below change engine, precision and little else."""
+
+
+def spread(oracle: Case, engines: Iterable[str], precisions: Iterable[str], **changes: Any) -> list[Case]:
+    """``oracle`` on each engine and precision, on two ranks."""
+    return [
+        oracle.with_(engine=engine, precision=precision, world_size=2, **changes)
+        for precision in precisions for engine in engines
+    ]
+
+
+ALL = tuple(PRECISIONS)
+
+CURVE = spread(ORACLE["curve"], DISTRIBUTED, ALL)
+ACCUMULATE = spread(ORACLE["accumulate"], DISTRIBUTED, ALL, accumulation_steps=4, outputs="loss")
+CLIP = spread(ORACLE["clip"], DISTRIBUTED, ALL)
+EVERYTHING = [
+    # AdamW, accumulation and clipping together, as recipes have them.
+    *spread(
+        ORACLE["curve"], ("fsdp1", "fsdp2", "zero2", "zero3"), ("fp32", "bf16-mixed"), accumulation_steps=4,
+        max_grad_norm=0.5, steps=8,
+    ),
+    # GPT-2 with untied embeddings: FSDP may then put embedding and head into units of their own.
+    *spread(ORACLE["accumulate"].with_(model="gpt2-tiny-untied"), ("ddp", "fsdp1", "fsdp2", "zero3"), ("fp32",)),
+]
+MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING]
+
+STOCK = [
+    # What a user gets who names an engine and a precision and nothing else; the model returns its own loss.
+    *spread(
+        ORACLE["curve"], DISTRIBUTED, ("fp32", "bf16-mixed"), dialect="stock", outputs="loss", steps=3,
+    ),
+]
+
+SNAPSHOTTED = [*CURVE, *ACCUMULATE, *STOCK]
+"""Cases whose effective settings are a baseline."""
+
+
+def params(cases: Iterable[Case]) -> list[Any]:
+    """Parameters for ``pytest.mark.parametrize("case", ...)``: ids and the platforms that each case can run on."""
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in platforms(case)]) for case in cases]
+
+
+def platforms(case: Case) -> tuple[str, ...]:
+    """Platform markers of ``case``: GPUs run everything, the CPU all but fp16."""
+    gpus = ("a100", "h100", "h200")
+    return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus
+
+
+def peer(case: Case) -> Case:
+    """The same training under DeepSpeed ZeRO-3, which every other engine is compared with directly."""
+    return case.with_(engine="zero3")
+
+
+def same_arithmetic(case: Case) -> bool:
+    """Whether ``case`` rounds where its ZeRO-3 peer rounds, so that only the order of sums may differ.
+
+    Not so for DDP under mixed precision (autocast keeps norms in fp32), nor for ZeRO-0 there (it keeps averaged
+    gradients in bf16), nor where micro-batches are summed in bf16, as FSDP1 and all of bf16-true do.
+    """
+    if case.precision == "fp32":
+        return True
+    if case.precision == "bf16-mixed" and ENGINES[case.engine].family == "ddp":
+        return False
+    if case.precision == "bf16-mixed" and case.engine == "zero0":
+        return False
+    fp32_sums = case.precision == "bf16-mixed" and case.engine.startswith(("fsdp2", "zero"))
+    return case.accumulation_steps == 1 or fp32_sums
+
+
+PAIRS = [case for case in MATCHED if same_arithmetic(case) and case.engine != "zero3" and peer(case) in MATCHED]
+"""Cases that are compared directly with their ZeRO-3 peer, as tightly as the order of sums allows."""
+
+_LOW_RATE = Case(model="llama-tiny", engine="fsdp2", precision="bf16-true", learning_rate=1e-5, steps=100)
+
+EXPERIMENT = {
+    "constrained": _LOW_RATE,
+    "constrained, rate times ranks": _LOW_RATE.with_(learning_rate=_LOW_RATE.learning_rate * _LOW_RATE.world_size),
+    "constrained DeepSpeed": _LOW_RATE.with_(engine="zero3"),
+    "aligned": _LOW_RATE.with_(precision="bf16-mixed"),
+    "aligned DeepSpeed": _LOW_RATE.with_(precision="bf16-mixed", engine="zero3"),
+}
+"""The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""

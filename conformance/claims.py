@@ -1,0 +1,125 @@
+"""What is compared with what: the quantities that the tests judge and the calibration measures. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from conformance.tolerances import reference_kind, reported_norm, tolerance
+from fixtures import verdict
+from fixtures.observation import Observation
+from fixtures.spec import Case
+from fixtures.verdict import Claim, Finding
+
+
+def subject(observation: Observation, reference: Observation, kind: str) -> tuple[str, str]:
+    """The subject of a claim and the words for its reference."""
+    if kind != "peer":
+        return observation.case.id, f"plain oracle {reference.case.id}"
+    return f"{observation.case.id} ~ {reference.case.id}", f"direct comparison with {reference.case.engine}"
+
+
+def first_loss(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
+    """Rung ``loss``: the first step's loss, before any update."""
+    who, reference = subject(seen, due, kind)
+    claim = Claim(subject=who, rung="loss", metric="loss, step 1", reference=reference)
+    yield verdict.close(claim, seen.losses[0], due.losses[0], tolerance(seen.case, "loss", kind, platform=_on(seen)))
+
+
+def own_loss(seen: Observation) -> Iterator[Finding]:
+    """Rung ``loss``: where the model hands back logits and a loss, its own loss is the loss of its logits."""
+    claim = Claim(
+        subject=seen.case.id, rung="loss", metric="the model's own loss", reference="cross-entropy of its logits in fp32"
+    )
+    if seen.case.outputs == "logits":
+        yield verdict.curve(
+            claim, seen.model_losses, seen.losses, tolerance(seen.case, "loss", "peer", platform=_on(seen))
+        )
+
+
+def first_gradients(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
+    """Rung ``gradients``: each parameter's gradient of step 1, and the norm of the gathered gradients."""
+    who, reference = subject(seen, due, kind)
+    claim = Claim(subject=who, rung="gradients", metric="gradients of step 1, by parameter", reference=reference)
+    allowed = tolerance(seen.case, "gradients", kind, platform=_on(seen))
+    yield verdict.tensors(claim, seen.group("gradients"), due.group("gradients"), allowed)
+    seen_norms, due_norms = seen.measured_grad_norms, due.measured_grad_norms
+    allowed = tolerance(seen.case, "norm", kind, platform=_on(seen))
+    for step in sorted(set(seen_norms) | set(due_norms)) or [1]:
+        claim = Claim(subject=who, rung="gradients", metric=f"gradient norm, step {step}", reference=reference)
+        yield verdict.close(claim, seen_norms.get(step), due_norms.get(step), allowed)
+
+
+def reported_norms(seen: Observation, due: Observation) -> Iterator[Finding]:
+    """Rung ``gradients``: the norm that the engine reports before clipping, every step, the same on every rank."""
+    who, reference = subject(seen, due, reference_kind(seen.case))
+    claim = Claim(subject=who, rung="gradients", metric="reported gradient norm", reference=reference)
+    by_rank = seen.grad_norms
+    allowed = reported_norm(seen.case, platform=_on(seen))
+    yield verdict.curve(claim, [norms[0] for norms in by_rank], [norms[0] for norms in due.grad_norms], allowed)
+    claim = Claim(subject=who, rung="gradients", metric="reported gradient norm, ranks", reference="each other")
+    agree = all(norm == norms[0] for norms in by_rank for norm in norms)
+    yield verdict.holds(claim, agree, observed="equal" if agree else f"{by_rank}", allowed="equal on every rank")
+
+
+def reports_norm(case: Case) -> bool:
+    """All engines report a norm, but ZeRO-0 without mixed precision does so only where it clips."""
+    return not (case.engine == "zero0" and case.precision != "bf16-mixed" and case.max_grad_norm is None)
+
+
+def loss_curve(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
+    """Rung ``curve``: the loss of every step."""
+    who, reference = subject(seen, due, kind)
+    claim = Claim(subject=who, rung="curve", metric="loss, every step", reference=reference)
+    yield verdict.curve(claim, seen.losses, due.losses, tolerance(seen.case, "loss_curve", kind, platform=_on(seen)))
+
+
+def falling(seen: Observation) -> Iterator[Finding]:
+    """Rung ``curve``: the loss falls by far more than any tolerance, so that a model that learns nothing fails."""
+    claim = Claim(subject=seen.case.id, rung="curve", metric="loss falls", reference="its own first steps")
+    noise = tolerance(seen.case, "loss_curve", reference_kind(seen.case), platform=_on(seen)).relative
+    yield verdict.falls(claim, seen.losses, by=10 * noise * seen.losses[0])
+
+
+def last_parameters(seen: Observation, due: Observation, oracle: Observation, kind: str) -> Iterator[Finding]:
+    """Rung ``parameters``: each parameter after the last step, relative to the way it has come."""
+    who, reference = subject(seen, due, kind)
+    claim = Claim(subject=who, rung="parameters", metric="parameters after the last step", reference=reference)
+    allowed = tolerance(seen.case, "parameters", kind, platform=_on(seen))
+    expected = due.group("parameters")
+    yield verdict.tensors(
+        claim, seen.group("parameters"), expected, allowed, scale=travelled(expected, oracle.group("initial"))
+    )
+
+
+def travelled(parameters: Mapping[str, Sequence[float]], initial: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """By name, how far training has moved each parameter, in the 2-norm; NaN where the start is not known."""
+    return {
+        name: math.dist(value, initial[name]) if len(initial.get(name, ())) == len(value) else math.nan
+        for name, value in parameters.items()
+    }
+
+
+def _on(seen: Observation) -> str:
+    return str(seen.provenance.get("platform", "cpu"))
+
+
+def differences(seen: Observation, due: Observation, oracle: Observation) -> dict[str, float]:
+    """By metric of :data:`conformance.tolerances.METRICS`, the relative difference that a tolerance would be held to."""
+    norms = [(seen.measured_grad_norms.get(step, math.nan), norm) for step, norm in due.measured_grad_norms.items()]
+    reported = zip([n[0] for n in seen.grad_norms], [n[0] for n in due.grad_norms], strict=True)
+    parameters = due.group("parameters")
+    scale = travelled(parameters, oracle.group("initial"))
+    return {
+        "loss": relative([(seen.losses[0], due.losses[0])]),
+        "loss_curve": relative(list(zip(seen.losses, due.losses, strict=True))),
+        "norm": relative(norms),
+        "norm_curve": relative([(a, b) for a, b in reported if a is not None and b is not None]),
+        "gradients": max(verdict.relative_errors(seen.group("gradients"), due.group("gradients")).values()),
+        "parameters": max(verdict.relative_errors(seen.group("parameters"), parameters, scale=scale).values()),
+    }
+
+
+def relative(pairs: Sequence[tuple[float, float]]) -> float:
+    """The largest relative difference of the pairs (observed, reference); 0 for none."""
+    return max((abs(seen - due) / abs(due) for seen, due in pairs), default=0.0)

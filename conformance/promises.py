@@ -1,0 +1,125 @@
+"""What an engine promises for a case: that it is there, what it shards, and which dtype is where. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fixtures.spec import ENGINES, MODELS, PRECISIONS, ROWS_PER_STEP, Case
+
+WRAPPERS = {
+    ("plain", None): "none",
+    ("ddp", None): "DistributedDataParallel",
+    ("fsdp", 1): "FullyShardedDataParallel",
+    ("fsdp", 2): "FSDPModule",
+    ("deepspeed", None): "DeepSpeedEngine",
+}
+
+
+def engaged(case: Case) -> dict[str, Any]:
+    """What the live engine must say of itself: the asked wrapper, ranks, stage, strategy, and every layer a unit."""
+    engine = ENGINES[case.engine]
+    layer, layers = MODELS[case.model].layer_class, _layers(case)
+    due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
+    if engine.fsdp_version == 1:
+        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": [1] * layers}
+    if engine.fsdp_version == 2:
+        due |= {
+            "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": [1] * layers,
+            f"reshard_after_forward.{layer}": [engine.reshard_after_forward] * layers,
+        }
+    if engine.zero_stage is not None:
+        due["zero_stage"] = engine.zero_stage
+    if engine.zero_stage == 3:
+        due["whole_parameters"] = 0
+        # By default ZeRO-3 leaves parameters below 100,000 elements whole on every rank: all of ours.
+        if case.dialect == "matched":
+            due["persistent_parameters"] = 0
+    return due
+
+
+def numbers(case: Case) -> dict[str, Any]:
+    """Numbers that the live engine's settings must repeat, by dotted path; clipping is a setting on DeepSpeed only."""
+    due: dict[str, Any] = {"accelerate.gradient_accumulation_steps": case.accumulation_steps}
+    if ENGINES[case.engine].family == "deepspeed":
+        due |= {
+            "deepspeed.gradient_accumulation_steps": case.accumulation_steps,
+            "deepspeed.train_batch_size": ROWS_PER_STEP,
+            "engine_gradient_clipping": case.max_grad_norm or 0.0,
+        }
+    return due
+
+
+def _layers(case: Case) -> int:
+    config = MODELS[case.model].config
+    return int(config.get("num_hidden_layers", config.get("n_layer", 0)))
+
+
+def look(found: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted ``path``; ``None`` where there is none."""
+    value: Any = found
+    for part in path.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
+
+
+def shards_parameters(case: Case) -> bool:
+    """Whether each rank holds only its part of the weights between steps."""
+    engine = ENGINES[case.engine]
+    return engine.zero_stage == 3 or engine.fsdp_version == 2 or engine.sharding_strategy in ("FULL_SHARD", "SHARD_GRAD_OP")
+
+
+def shards_optimizer(case: Case) -> bool:
+    """Whether each rank steps only its part of the weights."""
+    return shards_parameters(case) or ENGINES[case.engine].zero_stage in (1, 2)
+
+
+def dtypes(case: Case) -> dict[str, list[str]]:
+    """Which dtype must be where, under the matched dialect; the published comparison's table, as a function.
+
+    ``compute`` is that of the matrix multiplications. Source of the rows: Hugging Face and IBM, "A Hugging Face
+    Accelerate Story of Multiple Backends: FSDP and DeepSpeed" (June 2024), and the engines' own documentation.
+    """
+    engine, precision = ENGINES[case.engine], PRECISIONS[case.precision]
+    sharded_by_deepspeed = engine.family == "deepspeed"
+    due = {
+        # DeepSpeed keeps the working weights at the compute dtype and the masters beside them.
+        "at_rest": precision.compute if sharded_by_deepspeed else precision.master,
+        "compute": precision.compute,
+        "gradient": precision.master,
+        "reduction": "float32",
+        "master": precision.master,
+        "optimizer_state": precision.master,
+        "outputs": "float32",
+        "buffers": "float32",
+    }
+    if engine.family == "ddp":
+        due["reduction"] = precision.master
+    if case.outputs == "logits" and _hands_on_compute_dtype(case):
+        due["outputs"] = precision.compute
+    wanted = {name: [dtype] for name, dtype in due.items()}
+    if case.optimizer == "sgd":
+        wanted["optimizer_state"] = []
+    if case.model.startswith("gpt2"):
+        wanted["buffers"] = []
+    if engine.family == "plain":
+        wanted["reduction"] = []
+    return wanted
+
+
+def _hands_on_compute_dtype(case: Case) -> bool:
+    """Accelerate converts autocast outputs to fp32 and FSDP2 is told to; the others hand on what they computed."""
+    engine = ENGINES[case.engine]
+    if engine.fsdp_version == 2:
+        return False
+    return not (case.precision != "bf16-true" and engine.family in ("ddp", "fsdp"))
+
+
+MATMULS = ("Linear", "Conv1D")
+"""Layer classes that multiply matrices: the compute dtype is theirs."""
+
+
+def seen_dtypes(recorded: Mapping[str, Any]) -> dict[str, Any]:
+    """The record's dtypes in the shape of :func:`dtypes`."""
+    compute = {dtype for name in MATMULS for dtype in recorded.get("compute", {}).get(name, [])}
+    return {**recorded, "compute": sorted(compute)}

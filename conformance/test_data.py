@@ -1,0 +1,20 @@
+"""Rung 4: the ranks together train on the global batch, each row once."""
+
+import pytest
+
+from conformance.catalogue import MATCHED, params
+from fixtures import corpus, verdict
+from fixtures.verdict import Claim
+
+
+@pytest.mark.parametrize("case", params(MATCHED))
+def test_every_row_is_seen_once(case, trained, judge):
+    """In every step, the rows of all ranks and micro-steps are the step's rows: none twice, none lost."""
+    rows = trained(case).rows
+    judge(
+        verdict.same(
+            Claim(subject=case.id, rung="data", metric=f"rows of step {step}", reference="the corpus in order"),
+            sorted(seen), list(corpus.rows_of_step(step)),
+        )
+        for step, seen in enumerate(rows, 1)
+    )

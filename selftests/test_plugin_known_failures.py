@@ -1,0 +1,79 @@
+"""known_failures.txt: linked, strict, never stale."""
+
+from __future__ import annotations
+
+import pytest
+
+from selftests.plugin_fakes import CASE, Suite, assert_usage_error
+
+LINK = "https://github.com/huggingface/accelerate/issues/1"
+BODY = """
+@both
+def test_loss(case, judge):
+    judge(finding(case, passed=case is OTHER))
+
+@both
+def test_gradients(case, judge):
+    judge(finding(case))
+"""
+
+
+def listed(suite: Suite, *entries: str) -> pytest.Pytester:
+    """A suite with one failing test and these lines in its known_failures.txt."""
+    tester = suite(BODY)
+    (tester.path / "known_failures.txt").write_text("# why\n\n" + "\n".join(entries) + "\n")
+    return tester
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("pattern", [
+    f"test_loss[{CASE.id}]", f"conformance/test_small.py::test_loss[{CASE.id}]", "test_loss[llama-*]",
+])
+def test_listed_failure_is_reported_and_passes(suite: Suite, pattern: str, processes: str) -> None:
+    """The session passes, names the failure with its link, and still counts the claim."""
+    result = listed(suite, f"{pattern}  {LINK}  upcast is a no-op").runpytest_inprocess("-n", processes)
+    result.assert_outcomes(passed=3, xfailed=1)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([
+        "known failures:", f"  conformance/test_small.py::test_loss[[]{CASE.id}[]]  {LINK}",
+        "4 claims judged over 2 of 2 gated cases",
+    ])
+    result.stdout.no_fnmatch_line("failed, lowest rung first:")
+
+
+def test_mended_failure_must_leave_the_list(suite: Suite) -> None:
+    """A listed test that passes fails, and says which line to remove."""
+    tester = listed(suite, f"test_loss[{CASE.id}]  {LINK}  known", f"test_gradients[{CASE.id}]  {LINK}  known")
+    result = tester.runpytest_inprocess()
+    result.assert_outcomes(passed=2, xfailed=1, failed=1)
+    result.stdout.fnmatch_lines([
+        f"known_failures.txt:4: test_gradients[[]{CASE.id}[]] passes now: *remove the line*",
+    ])
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+@pytest.mark.parametrize("arguments", [[], ["-m", "cpu"], ["conformance"]])
+def test_stale_entry_fails_the_session(suite: Suite, arguments: list[str], processes: str) -> None:
+    """An entry that matches no test of a whole collection fails, also under -m."""
+    tester = listed(suite, f"test_loss[{CASE.id}]  {LINK}  known", f"test_gone  {LINK}  known")
+    result = tester.runpytest_inprocess("-n", processes, *arguments)
+    result.assert_outcomes(passed=3, xfailed=1)
+    assert result.ret == 1
+    assert "known_failures.txt:4: test_gone matches no test: remove the line" in result.outlines
+
+
+def test_part_of_the_suite_calls_nothing_stale(suite: Suite) -> None:
+    """One file or one test says nothing about entries for others."""
+    tester = listed(suite, f"test_gone  {LINK}  known")
+    for argument in ("conformance/test_small.py", f"conformance/test_small.py::test_gradients[{CASE.id}]"):
+        result = tester.runpytest_inprocess("--run-dir", f"run{len(argument)}", argument)
+        result.stdout.no_fnmatch_line("*matches no test*")
+
+
+@pytest.mark.parametrize("line", [
+    "test_loss", f"test_loss  {LINK}", "test_loss  known for long", "test_loss  http://example.org  known",
+])
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_entry_needs_a_link_and_a_reason(suite: Suite, line: str, processes: str) -> None:
+    """A line that is no entry is a usage error that quotes it."""
+    assert_usage_error(listed(suite, line).runpytest_inprocess("-n", processes), "known_failures.txt:3", line)
