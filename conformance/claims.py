@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from conformance.tolerances import reference_kind, reported_norm, tolerance
 from fixtures import verdict
 from fixtures.observation import Observation
-from fixtures.spec import Case
-from fixtures.verdict import Claim, Finding
+from fixtures.spec import PRECISIONS, Case
+from fixtures.verdict import EPSILON, Claim, Finding
 
 
 def subject(observation: Observation, reference: Observation, kind: str) -> tuple[str, str]:
@@ -38,22 +38,35 @@ def own_loss(seen: Observation) -> Iterator[Finding]:
 
 
 def first_gradients(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
-    """Rung ``gradients``: each parameter's gradient of step 1, and the norm of the gathered gradients."""
+    """Rung ``gradients``: each parameter's gradient of step 1, and the norm of all of them."""
     who, reference = subject(seen, due, kind)
     claim = Claim(subject=who, rung="gradients", metric="gradients of step 1, by parameter", reference=reference)
-    allowed = tolerance(seen.case, "gradients", kind, platform=_on(seen))
-    yield verdict.tensors(claim, seen.group("gradients"), due.group("gradients"), allowed)
-    seen_norms, due_norms = seen.measured_grad_norms, due.measured_grad_norms
+    yield verdict.tensors(
+        claim, seen.group("gradients"), due.group("gradients"),
+        tolerance(seen.case, "gradients", kind, platform=_on(seen)), scale=gradient_scale(due),
+    )
+    yield _norm(seen, due, kind, step=1)
+
+
+def later_norms(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
+    """Rung ``gradients``: norms of gathered gradients after the first update."""
+    for step in sorted({2, *seen.measured_grad_norms, *due.measured_grad_norms} - {1}):
+        yield _norm(seen, due, kind, step=step)
+
+
+def _norm(seen: Observation, due: Observation, kind: str, *, step: int) -> Finding:
+    who, reference = subject(seen, due, kind)
+    claim = Claim(subject=who, rung="gradients", metric=f"gradient norm, step {step}", reference=reference)
     allowed = tolerance(seen.case, "norm", kind, platform=_on(seen))
-    for step in sorted(set(seen_norms) | set(due_norms)) or [1]:
-        claim = Claim(subject=who, rung="gradients", metric=f"gradient norm, step {step}", reference=reference)
-        yield verdict.close(claim, seen_norms.get(step), due_norms.get(step), allowed)
+    return verdict.close(claim, seen.measured_grad_norms.get(step), due.measured_grad_norms.get(step), allowed)
 
 
 def reported_norms(seen: Observation, due: Observation) -> Iterator[Finding]:
     """Rung ``gradients``: the norm that the engine reports before clipping, every step, the same on every rank."""
     who, reference = subject(seen, due, reference_kind(seen.case))
     claim = Claim(subject=who, rung="gradients", metric="reported gradient norm", reference=reference)
+    if not reports_norm(seen.case):
+        return
     by_rank = seen.grad_norms
     allowed = reported_norm(seen.case, platform=_on(seen))
     yield verdict.curve(claim, [norms[0] for norms in by_rank], [norms[0] for norms in due.grad_norms], allowed)
@@ -63,8 +76,8 @@ def reported_norms(seen: Observation, due: Observation) -> Iterator[Finding]:
 
 
 def reports_norm(case: Case) -> bool:
-    """All engines report a norm, but ZeRO-0 without mixed precision does so only where it clips."""
-    return not (case.engine == "zero0" and case.precision != "bf16-mixed" and case.max_grad_norm is None)
+    """All engines report a norm, but ZeRO-0 has none to report unless it keeps masters apart."""
+    return not (case.engine == "zero0" and case.precision != "bf16-mixed")
 
 
 def loss_curve(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
@@ -86,17 +99,26 @@ def last_parameters(seen: Observation, due: Observation, oracle: Observation, ki
     who, reference = subject(seen, due, kind)
     claim = Claim(subject=who, rung="parameters", metric="parameters after the last step", reference=reference)
     allowed = tolerance(seen.case, "parameters", kind, platform=_on(seen))
-    expected = due.group("parameters")
     yield verdict.tensors(
-        claim, seen.group("parameters"), expected, allowed, scale=travelled(expected, oracle.group("initial"))
+        claim, seen.group("parameters"), due.group("parameters"), allowed, scale=parameter_scale(oracle)
     )
 
 
-def travelled(parameters: Mapping[str, Sequence[float]], initial: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """By name, how far training has moved each parameter, in the 2-norm; NaN where the start is not known."""
+def gradient_scale(reference: Observation) -> dict[str, float]:
+    """By parameter, the norm of the reference's gradient of step 1."""
+    return {name: reference.norms[f"gradients/{name}"] for name in reference.group("gradients")}
+
+
+def parameter_scale(oracle: Observation) -> dict[str, float]:
+    """By parameter, how far the oracle has moved it; with bf16 weights, at least what their spacing can hide.
+
+    A weight that moves by less than half the spacing of bf16 numbers does not move at all, or a whole step, so there
+    the distance travelled alone says nothing.
+    """
+    low = PRECISIONS[oracle.case.precision].master
+    hidden = EPSILON[low] if low != "float32" else 0.0
     return {
-        name: math.dist(value, initial[name]) if len(initial.get(name, ())) == len(value) else math.nan
-        for name, value in parameters.items()
+        name: math.hypot(way, hidden * oracle.norms[f"parameters/{name}"]) for name, way in oracle.travelled.items()
     }
 
 
@@ -108,15 +130,18 @@ def differences(seen: Observation, due: Observation, oracle: Observation) -> dic
     """By metric of :data:`conformance.tolerances.METRICS`, the relative difference that a tolerance would be held to."""
     norms = [(seen.measured_grad_norms.get(step, math.nan), norm) for step, norm in due.measured_grad_norms.items()]
     reported = zip([n[0] for n in seen.grad_norms], [n[0] for n in due.grad_norms], strict=True)
-    parameters = due.group("parameters")
-    scale = travelled(parameters, oracle.group("initial"))
+    gradients, parameters = due.group("gradients"), due.group("parameters")
     return {
         "loss": relative([(seen.losses[0], due.losses[0])]),
         "loss_curve": relative(list(zip(seen.losses, due.losses, strict=True))),
         "norm": relative(norms),
         "norm_curve": relative([(a, b) for a, b in reported if a is not None and b is not None]),
-        "gradients": max(verdict.relative_errors(seen.group("gradients"), due.group("gradients")).values()),
-        "parameters": max(verdict.relative_errors(seen.group("parameters"), parameters, scale=scale).values()),
+        "gradients": max(
+            verdict.relative_errors(seen.group("gradients"), gradients, scale=gradient_scale(due)).values()
+        ),
+        "parameters": max(
+            verdict.relative_errors(seen.group("parameters"), parameters, scale=parameter_scale(oracle)).values()
+        ),
     }
 
 

@@ -3,23 +3,19 @@
 import pytest
 
 from conformance import claims
-from conformance.catalogue import CURVE, MATCHED, PAIRS, params, peer
-from conformance.tolerances import reference_kind
+from conformance.catalogue import CURVE, MATCHED, params, references
 from fixtures import verdict
 from fixtures.verdict import Claim, Tolerance
 
 
 @pytest.mark.parametrize("case", params(MATCHED))
-def test_curve_is_the_oracles(case, trained, judge):
-    """Every step's loss is the oracle's, and the loss falls."""
+def test_curve_agrees(case, trained, judge):
+    """Every step's loss is the oracle's and the peer's, and the loss falls."""
     seen = trained(case)
-    judge(claims.loss_curve(seen, trained(case.oracle), reference_kind(case)), claims.falling(seen))
-
-
-@pytest.mark.parametrize("case", params(PAIRS))
-def test_curve_is_the_peers(case, trained, judge):
-    """FSDP and DeepSpeed, compared directly."""
-    judge(claims.loss_curve(trained(case), trained(peer(case)), "peer"))
+    judge(
+        [claims.loss_curve(seen, trained(due), kind) for due, kind in references(case)],
+        claims.falling(seen),
+    )
 
 
 SPREAD_FP32 = 1e-6

@@ -10,23 +10,18 @@ from fixtures.verdict import Claim
 
 @pytest.mark.parametrize("case", params([*MATCHED, *STOCK]))
 def test_engine_is_engaged(case, trained, judge):
-    """The live model is wrapped by the asked engine, at the asked stage and sharding, over all ranks."""
-    found = trained(case).in_force()["engaged"]
-    judge(
-        verdict.same(
-            Claim(subject=case.id, rung="engaged", metric=name, reference="what the case asks for"),
-            promises.look(found, name), due,
-        )
-        for name, due in promises.engaged(case).items()
-    )
-
-
-@pytest.mark.parametrize("case", params(MATCHED))
-def test_each_rank_holds_its_share(case, trained, judge):
-    """Where an engine shards, no rank holds or steps much more than its share, and together they have everything."""
+    """The live model is wrapped by the asked engine, at the asked stage and sharding, and each rank holds its share."""
     seen = trained(case)
+    found = seen.in_force()["engaged"]
     whole = sum(len(values) for values in seen.group("parameters").values())
     judge(
+        [
+            verdict.same(
+                Claim(subject=case.id, rung="engaged", metric=name, reference="what the case asks for"),
+                promises.look(found, name), due,
+            )
+            for name, due in promises.engaged(case).items()
+        ],
         _shares(case, seen, whole, "parameter_elements", promises.shards_parameters(case)),
         _shares(case, seen, whole, "stepped_elements", promises.shards_optimizer(case)),
     )

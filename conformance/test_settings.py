@@ -1,25 +1,19 @@
-"""Rung 2: the settings really in force, read back from the live engine, are the ones on record."""
+"""Rung 2: the settings really in force, read back from the live engine, are the ones on record and the ones asked for."""
 
 import pytest
 
 from conformance import promises
-from conformance.catalogue import MATCHED, SNAPSHOTTED, params
+from conformance.catalogue import MATCHED, STOCK, params
 from fixtures import verdict
 from fixtures.baseline import unchanged
 from fixtures.verdict import Claim
 
 
-@pytest.mark.parametrize("case", params(SNAPSHOTTED))
-def test_effective_settings_are_on_record(case, trained, judge, snapshot):
-    """Engine, settings and collectives per optimizer step equal the baseline: a changed default shows here."""
-    judge(unchanged(snapshot, trained(case).in_force(), subject=case.id))
-
-
 @pytest.mark.parametrize("case", params(MATCHED))
-def test_asked_numbers_are_in_force(case, trained, judge):
-    """Learning rate, accumulation and clipping are what the case asks for, in every step."""
+def test_settings_are_in_force(case, trained, judge, snapshot):
+    """Rate, accumulation and clipping are the case's; all settings and collectives of a step equal the baseline."""
     seen = trained(case)
-    settings = seen.agreed("settings")
+    in_force = seen.in_force()
 
     def claim(metric):
         return Claim(subject=case.id, rung="settings", metric=metric, reference="what the case asks for")
@@ -27,7 +21,14 @@ def test_asked_numbers_are_in_force(case, trained, judge):
     judge(
         verdict.same(claim("learning rates of all steps"), seen.learning_rates, [case.learning_rate]),
         [
-            verdict.same(claim(name), promises.look(settings, name), due)
+            verdict.same(claim(name), promises.look(in_force["settings"], name), due)
             for name, due in promises.numbers(case).items()
         ],
+        unchanged(snapshot, in_force, subject=case.id),
     )
+
+
+@pytest.mark.parametrize("case", params(STOCK))
+def test_stock_settings_are_on_record(case, trained, judge, snapshot):
+    """What a user gets who says nothing is a baseline: a changed default shows here."""
+    judge(unchanged(snapshot, trained(case).in_force(), subject=case.id))

@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from fixtures.observation import RecordError
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
 from fixtures.verdict import EPSILON, Tolerance
 
@@ -36,7 +37,7 @@ MARGIN = 4
 METRICS = ("loss", "loss_curve", "norm", "norm_curve", "gradients", "parameters")
 
 
-class EvidenceError(Exception):
+class EvidenceError(RecordError):
     """The noise of this platform has not been measured, or not for this kind of case."""
 
 

@@ -36,6 +36,12 @@ def assert_usage_error(result: pytest.RunResult, *words: str) -> None:
     result.stdout.no_fnmatch_line("*Traceback*")
 
 
+def cpu_seconds_of_children() -> float:
+    """CPU time of all processes that ended so far: wall time, less what a busy machine adds."""
+    spent = os.times()
+    return spent.children_user + spent.children_system
+
+
 def finding(case: Case, *, rung: str = "loss", passed: bool = True, used: float | None = 0.25, **words: str) -> Finding:
     """A claim about ``case``."""
     said = {"metric": "loss, step 1", "observed": "5.25", "allowed": "5.24 +/- 0.04", "reference": "plain oracle"}

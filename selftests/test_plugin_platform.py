@@ -70,7 +70,7 @@ def test_case_that_cannot_be_is_a_usage_error(suite: Suite, processes: str) -> N
 @pytest.mark.parametrize("processes", ["0", "2"])
 @pytest.mark.parametrize(("version", "words"), [
     ("None", ["torch is not installed", "deepspeed is not installed", 'pip install "torch>=2.6"']),
-    ("'0.1'", ["torch 0.1 is below 2.6", 'pip install "torch>=2.6" "transformers>=4.53"']),
+    ("'0.1'", ["torch 0.1 is below 2.6", 'pip install "torch>=2.6" "transformers>=4.45"']),
 ])
 def test_packages_under_test_must_be_there(suite: Suite, version: str, words: list[str], processes: str) -> None:
     """A missing package and one below its bound are told before anything runs."""
