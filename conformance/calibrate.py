@@ -1,17 +1,18 @@
-"""Measure what benign changes do on this platform: ``python -m conformance.calibrate`` writes the evidence. Pytest circle.
+"""Measure what benign changes do on this platform: ``python -m conformance.calibrate`` writes it down. Pytest circle.
 
 [Note: benign changes]
-Each leaves the mathematics alone and moves the rounding. Against the oracle: rows backwards, the batch cut into 2, 4 and
-8 micro-batches, eager attention, two threads, DDP on 2 and on 4 ranks. Between engines: other DeepSpeed buckets, other
-FSDP units, and a learning rate that differs in its last bit, which flips whatever a different order of fp32 sums can flip.
-Every change is made within one engine, so that a broken engine cannot excuse itself by its distance from another.
+Each leaves the mathematics alone and moves the rounding. Against the oracle: rows backwards, the batch cut into 2, 4
+and 8 micro-batches, eager attention, two threads, DDP on 2 and on 4 ranks. Between engines: other DeepSpeed buckets,
+other FSDP units, one rounding of gradients to bf16, and a learning rate that differs in its last bit, which flips
+whatever a different order of fp32 sums can flip. Every change is made within one engine, so that a broken engine cannot
+excuse itself by its distance from another.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import datetime
+import datetime as dt
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from conformance.catalogue import ORACLE
+from conformance.catalogue import FEATURES, ORACLE
 from conformance.claims import differences
 from conformance.tolerances import BASELINES, METRICS, key, reference_kind
 from fixtures import extensions
@@ -45,29 +46,49 @@ class Change:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def changes(oracle: Case) -> Iterator[Change]:
-    """The benign changes of one recipe at one precision."""
-    ddp, zero3, zero2, fsdp1, fsdp2 = (
-        oracle.with_(engine=engine, world_size=2) for engine in ("ddp", "zero3", "zero2", "fsdp1", "fsdp2")
-    )
-    for name, benign in {
-        "rows backwards": {"rows_backwards": True}, "eager attention": {"attention": "eager"}, "two threads": {"threads": 2}
-    }.items():
+def changes(oracle: Case, features: Mapping[str, Any]) -> Iterator[Change]:
+    """The benign changes of one recipe at one precision: first those against the oracle, then those of a peer."""
+    yield from _oracle_changes(oracle)
+    yield from _peer_changes(oracle, features)
+
+
+def _oracle_changes(oracle: Case) -> Iterator[Change]:
+    ddp = oracle.with_(engine="ddp", world_size=2)
+    alone: dict[str, dict[str, Any]] = {
+        "rows backwards": {"rows_backwards": True},
+        "eager attention": {"attention": "eager"},
+        "two threads": {"threads": 2},
+    }
+    for name, benign in alone.items():
         yield Change(name=name, kind="oracle", case=oracle, reference=oracle, benign=benign)
     for steps in (2, 4, 8):
         cut = oracle.with_(accumulation_steps=steps)
         yield Change(name=f"{steps} micro-batches", kind="oracle", case=cut, reference=oracle)
     for case in (ddp, ddp.with_(world_size=4)):
         yield Change(name=f"DDP on {case.world_size} ranks", kind=reference_kind(case), case=case, reference=oracle)
+
+
+def _peer_changes(oracle: Case, features: Mapping[str, Any]) -> Iterator[Change]:
+    zero3, zero2, fsdp1, fsdp2 = (
+        oracle.with_(engine=engine, world_size=2, **features) for engine in ("zero3", "zero2", "fsdp1", "fsdp2")
+    )
     for case in (zero3, fsdp2):
         nudged = case.with_(learning_rate=case.learning_rate * (1 + LAST_BIT))
         yield Change(name=f"last bit of the learning rate, {case.engine}", kind="peer", case=nudged, reference=case)
-    zero2_words, zero3_words = dict(settings(zero2)), dict(settings(zero3))
+    zero2_words, zero3_words = settings(zero2), settings(zero3)
     zero2_words["deepspeed"]["zero_optimization"] |= {"reduce_bucket_size": 5000, "allgather_bucket_size": 5000}
     zero3_words["deepspeed"]["zero_optimization"] |= {"reduce_bucket_size": 5000, "sub_group_size": 5000}
     yield Change(name="small buckets, zero2", kind="peer", case=zero2, reference=zero2, settings=zero2_words)
     yield Change(name="small buckets, zero3", kind="peer", case=zero3, reference=zero3, settings=zero3_words)
-    one_unit = dict(settings(fsdp1))
+    if oracle.precision == "bf16-mixed":
+        # The mode promises fp32 masters, not fp32 gradients:
+        # releases differ in whether ZeRO rounds them once on the way.
+        for case in (zero2, zero3):
+            words = settings(case)
+            del words["deepspeed"]["data_types"]
+            name = f"gradients kept in bf16, {case.engine}"
+            yield Change(name=name, kind="peer", case=case, reference=case, settings=words)
+    one_unit = settings(fsdp1)
     one_unit["fsdp"] = {**one_unit["fsdp"], "auto_wrap_policy": "no_wrap"}
     yield Change(name="one unit, fsdp1", kind="peer", case=fsdp1, reference=fsdp1, settings=one_unit)
     kept = fsdp2.with_(engine="fsdp2-no-reshard")
@@ -91,7 +112,9 @@ class Bench:
             seen = self.launcher.run(request, run_dir, deadline_seconds=DEADLINE_SECONDS)
             if seen.outcome != "ok":
                 message = (seen.error or {}).get("message", "")
-                sys.exit(f"calibrate: {label} {seen.outcome}: {message}: mend the stack first, noise of a broken one is none")
+                sys.exit(
+                    f"calibrate: {label} {seen.outcome}: {message}: mend the stack first, noise of a broken one is none"
+                )
             self.seen[label] = seen
         return self.seen[label]
 
@@ -110,12 +133,13 @@ def measure(bench: Bench, seeds: tuple[int, ...]) -> dict[str, dict[str, dict[st
     noise: dict[str, dict[str, dict[str, Any]]] = {}
     recipes = [(name, oracle.with_(precision=p)) for name, oracle in ORACLE.items() for p in on(bench.platform)]
     for name, oracle in recipes:
-        for change in changes(oracle):
+        for change in changes(oracle, FEATURES[name]):
             for seed in seeds:
                 effect = bench.difference(change, seed, oracle)
                 print(f"{name:10s} {oracle.precision:10s} {change.kind:6s} seed {seed} {change.name:40s} "
                       + "  ".join(f"{metric} {effect[metric]:.1e}" for metric in METRICS), flush=True)
-                _keep(noise.setdefault(key(oracle, change.kind), {}), effect, f"{change.name}, {oracle.id}, seed {seed}")
+                group = noise.setdefault(key(oracle, change.kind), {})
+                _keep(group, effect, f"{change.name}, {oracle.id}, seed {seed}")
     return noise
 
 
@@ -148,7 +172,7 @@ def main(argv: list[str]) -> int:
         noise = measure(bench, tuple(range(said.seeds)))
         provenance = next(iter(bench.seen.values())).provenance
     output.parent.mkdir(parents=True, exist_ok=True)
-    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    date = dt.datetime.now(dt.timezone.utc).date().isoformat()
     write_json(output, {"noise": noise, "provenance": dict(provenance), "date": date, "seeds": said.seeds})
     print(f"wrote {output}")
     return 0

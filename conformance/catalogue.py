@@ -29,6 +29,13 @@ ORACLE = {
 }
 """What each training recipe is in one process and fp32; the cases below change engine, precision and little else."""
 
+FEATURES: dict[str, dict[str, Any]] = {
+    "curve": {},
+    "accumulate": {"accumulation_steps": 4, "outputs": "loss"},
+    "clip": {},
+}
+"""What each recipe asks of an engine beyond its oracle."""
+
 
 def spread(oracle: Case, engines: Iterable[str], precisions: Iterable[str], **changes: Any) -> list[Case]:
     """``oracle`` on each engine and precision, on two ranks."""
@@ -40,9 +47,7 @@ def spread(oracle: Case, engines: Iterable[str], precisions: Iterable[str], **ch
 
 ALL = tuple(PRECISIONS)
 
-CURVE = spread(ORACLE["curve"], DISTRIBUTED, ALL)
-ACCUMULATE = spread(ORACLE["accumulate"], DISTRIBUTED, ALL, accumulation_steps=4, outputs="loss")
-CLIP = spread(ORACLE["clip"], DISTRIBUTED, ALL)
+CURVE, ACCUMULATE, CLIP = (spread(ORACLE[name], DISTRIBUTED, ALL, **FEATURES[name]) for name in ORACLE)
 EVERYTHING = [
     # AdamW, accumulation and clipping together, as recipes have them.
     *spread(
@@ -78,7 +83,7 @@ def peer(case: Case) -> Case:
 
 
 def references(case: Case) -> list[tuple[Case, str]]:
-    """What ``case`` is compared with, and the kind of tolerance: its oracle, and its peer where the arithmetic is one."""
+    """What ``case`` is compared with, and the kind of tolerance: its oracle, and its peer if the arithmetic is one."""
     found = [(case.oracle, reference_kind(case))]
     if peer(case) != case and peer(case) in MATCHED and same_arithmetic(case):
         found.append((peer(case), "peer"))
@@ -114,3 +119,6 @@ EXPERIMENT = {
     "aligned DeepSpeed": _LOW_RATE.with_(precision="bf16-mixed", engine="zero3"),
 }
 """The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""
+
+ROUNDING = [case for case in MATCHED if case.precision != "fp32" and peer(case) in MATCHED and peer(case) != case]
+"""Low-precision cases of which it is on record how closely their gradients agree with the peer's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from conformance.tolerances import reference_kind, reported_norm, tolerance
+from conformance.tolerances import fp32_rounding, reference_kind, reported_norm, tolerance
 from fixtures import verdict
 from fixtures.observation import Observation
 from fixtures.spec import PRECISIONS, Case
@@ -29,7 +29,8 @@ def first_loss(seen: Observation, due: Observation, kind: str) -> Iterator[Findi
 def own_loss(seen: Observation) -> Iterator[Finding]:
     """Rung ``loss``: where the model hands back logits and a loss, its own loss is the loss of its logits."""
     claim = Claim(
-        subject=seen.case.id, rung="loss", metric="the model's own loss", reference="cross-entropy of its logits in fp32"
+        subject=seen.case.id, rung="loss", metric="the model's own loss",
+        reference="cross-entropy of its logits in fp32",
     )
     if seen.case.outputs == "logits":
         yield verdict.curve(
@@ -46,6 +47,23 @@ def first_gradients(seen: Observation, due: Observation, kind: str) -> Iterator[
         tolerance(seen.case, "gradients", kind, platform=_on(seen)), scale=gradient_scale(due),
     )
     yield _norm(seen, due, kind, step=1)
+
+
+def agreement(seen: Observation, peer: Observation) -> str:
+    """How closely two runs agree on the gradients of step 1: to fp32 rounding, to bf16 rounding, or not at all.
+
+    Gradients that cannot be compared are no kind of disagreement, which a baseline could hold: they are told apart.
+    """
+    observed, expected = seen.group("gradients"), peer.group("gradients")
+    if not expected or {name: len(v) for name, v in observed.items()} != {name: len(v) for name, v in expected.items()}:
+        return "cannot be compared"
+    worst = max(verdict.relative_errors(observed, expected, scale=gradient_scale(peer)).values())
+    if not math.isfinite(worst):
+        return "cannot be compared"
+    if worst <= fp32_rounding(seen.case, "gradients"):
+        return "to fp32 rounding"
+    bf16 = tolerance(seen.case, "gradients", reference_kind(seen.case), platform=_on(seen)).relative
+    return "to bf16 rounding" if worst <= bf16 else "no"
 
 
 def later_norms(seen: Observation, due: Observation, kind: str) -> Iterator[Finding]:
@@ -127,7 +145,7 @@ def _on(seen: Observation) -> str:
 
 
 def differences(seen: Observation, due: Observation, oracle: Observation) -> dict[str, float]:
-    """By metric of :data:`conformance.tolerances.METRICS`, the relative difference that a tolerance would be held to."""
+    """By metric of :data:`conformance.tolerances.METRICS`, the relative difference that a tolerance is held against."""
     norms = [(seen.measured_grad_norms.get(step, math.nan), norm) for step, norm in due.measured_grad_norms.items()]
     reported = zip([n[0] for n in seen.grad_norms], [n[0] for n in due.grad_norms], strict=True)
     gradients, parameters = due.group("gradients"), due.group("parameters")
@@ -146,5 +164,6 @@ def differences(seen: Observation, due: Observation, oracle: Observation) -> dic
 
 
 def relative(pairs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative difference of the pairs (observed, reference); 0 for none."""
-    return max((abs(seen - due) / abs(due) for seen, due in pairs), default=0.0)
+    """The largest relative difference of the pairs (observed, reference); 0 for none, infinite if one is not finite."""
+    found = [abs(seen - due) / abs(due) for seen, due in pairs]
+    return max(found, default=0.0) if all(map(math.isfinite, found)) else math.inf

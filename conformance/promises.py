@@ -66,7 +66,8 @@ def look(found: Mapping[str, Any], path: str) -> Any:
 def shards_parameters(case: Case) -> bool:
     """Whether each rank holds only its part of the weights between steps."""
     engine = ENGINES[case.engine]
-    return engine.zero_stage == 3 or engine.fsdp_version == 2 or engine.sharding_strategy in ("FULL_SHARD", "SHARD_GRAD_OP")
+    by_fsdp1 = engine.sharding_strategy in ("FULL_SHARD", "SHARD_GRAD_OP")
+    return engine.zero_stage == 3 or engine.fsdp_version == 2 or by_fsdp1
 
 
 def shards_optimizer(case: Case) -> bool:
@@ -108,11 +109,10 @@ def dtypes(case: Case) -> dict[str, list[str]]:
 
 
 def _hands_on_compute_dtype(case: Case) -> bool:
-    """Accelerate converts autocast outputs to fp32 and FSDP2 is told to; the others hand on what they computed."""
+    """Accelerate converts autocast outputs to fp32, for DDP and FSDP1; the others hand on what they computed."""
     engine = ENGINES[case.engine]
-    if engine.fsdp_version == 2:
-        return False
-    return not (case.precision != "bf16-true" and engine.family in ("ddp", "fsdp"))
+    autocast = engine.family == "ddp" or engine.fsdp_version == 1
+    return not (autocast and case.precision != "bf16-true")
 
 
 MATMULS = ("Linear", "Conv1D")

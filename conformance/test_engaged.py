@@ -5,11 +5,14 @@ import pytest
 from conformance import promises
 from conformance.catalogue import MATCHED, STOCK, params
 from fixtures import verdict
-from fixtures.verdict import Claim
+from fixtures.judging import Judge, Trained
+from fixtures.observation import Observation
+from fixtures.spec import Case
+from fixtures.verdict import Claim, Finding
 
 
 @pytest.mark.parametrize("case", params([*MATCHED, *STOCK]))
-def test_engine_is_engaged(case, trained, judge):
+def test_engine_is_engaged(case: Case, trained: Trained, judge: Judge) -> None:
     """The live model is wrapped by the asked engine, at the asked stage and sharding, and each rank holds its share."""
     seen = trained(case)
     found = seen.in_force()["engaged"]
@@ -27,7 +30,7 @@ def test_engine_is_engaged(case, trained, judge):
     )
 
 
-def _shares(case, seen, whole, name, sharded):
+def _shares(case: Case, seen: Observation, whole: int, name: str, sharded: bool) -> Finding:
     """Padding makes the parts a little larger than the whole: at most one row of the widest matrix per parameter."""
     held = [rank.engaged["local"][name] for rank in seen.ranks]
     due = whole if sharded else whole * case.world_size

@@ -4,10 +4,12 @@ import pytest
 
 from conformance import claims
 from conformance.catalogue import MATCHED, params, references
+from fixtures.judging import Judge, Trained
+from fixtures.spec import Case
 
 
 @pytest.mark.parametrize("case", params(MATCHED))
-def test_parameters_agree(case, trained, judge):
+def test_parameters_agree(case: Case, trained: Trained, judge: Judge) -> None:
     """Each parameter has gone the way that it goes under the oracle and the peer."""
     seen, oracle = trained(case), trained(case.oracle)
     judge(claims.last_parameters(seen, trained(due), oracle, kind) for due, kind in references(case))

@@ -1,21 +1,24 @@
-"""Rung 2: the settings really in force, read back from the live engine, are the ones on record and the ones asked for."""
+"""Rung 2: the settings really in force, read back from the live engine, are those on record and those asked for."""
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
-from conformance import promises
-from conformance.catalogue import MATCHED, STOCK, params
+from conformance import claims, promises
+from conformance.catalogue import MATCHED, ROUNDING, STOCK, params, peer
 from fixtures import verdict
 from fixtures.baseline import unchanged
+from fixtures.judging import Judge, Trained
+from fixtures.spec import Case
 from fixtures.verdict import Claim
 
 
 @pytest.mark.parametrize("case", params(MATCHED))
-def test_settings_are_in_force(case, trained, judge, snapshot):
+def test_settings_are_in_force(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
     """Rate, accumulation and clipping are the case's; all settings and collectives of a step equal the baseline."""
     seen = trained(case)
     in_force = seen.in_force()
 
-    def claim(metric):
+    def claim(metric: str) -> Claim:
         return Claim(subject=case.id, rung="settings", metric=metric, reference="what the case asks for")
 
     judge(
@@ -29,6 +32,13 @@ def test_settings_are_in_force(case, trained, judge, snapshot):
 
 
 @pytest.mark.parametrize("case", params(STOCK))
-def test_stock_settings_are_on_record(case, trained, judge, snapshot):
+def test_stock_settings_are_on_record(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
     """What a user gets who says nothing is a baseline: a changed default shows here."""
     judge(unchanged(snapshot, trained(case).in_force(), subject=case.id))
+
+
+@pytest.mark.parametrize("case", params(ROUNDING))
+def test_rounding_is_on_record(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
+    """Where an engine rounds gradients is its own affair within the precision mode; that it changed is not."""
+    agreement = {"gradients agree with zero3's": claims.agreement(trained(case), trained(peer(case)))}
+    judge(unchanged(snapshot, agreement, subject=case.id))

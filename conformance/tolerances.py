@@ -1,16 +1,16 @@
 """How far apart two runs may be: derived, never picked. Pure.
 
 [Note: where a tolerance comes from]
-``allowed = max(ROUNDING x epsilon(dtype) x f, MARGIN x noise)``. The first part is what rounding in the dtype a number is
-reported in can do even where no noise was measured; ``f`` counts how often it can. The second is what benign changes
+``allowed = max(ROUNDING x epsilon(dtype) x f, MARGIN x noise)``. The first part is what rounding in the dtype a number
+is reported in can do even where no noise was measured; ``f`` counts how often it can. The second is what benign changes
 did to the same training on this platform: another order of rows, other micro-batches, eager attention, two threads,
 another world size, other buckets and units. ``tox run -e calibrate`` measures it and writes the evidence to
 ``baselines/<platform>/noise.json``; the injected faults of the self-tests hold it from the other side.
 
 There are three kinds. ``oracle``: against one plain process over the whole batch, where sums are split differently and
 low precision rounds elsewhere. ``autocast``: the same for DDP under mixed precision, which alone keeps norms and
-residuals in fp32 and so lies further from all others than they from each other. ``peer``: between engines of the same arithmetic (``catalogue.same_arithmetic``), where
-only the order of fp32 sums may differ.
+residuals in fp32 and so lies further from all others than they from each other. ``peer``: between engines of the same
+arithmetic (``catalogue.same_arithmetic``), where only the order of fp32 sums may differ.
 """
 
 from __future__ import annotations
@@ -47,12 +47,17 @@ def tolerance(case: Case, metric: str, kind: str, *, platform: str = "cpu") -> T
     :raises EvidenceError: if the platform's evidence does not hold it; the message says how to measure it.
     """
     noise = _noise(platform, key(case, kind), metric)
-    floor = ROUNDING * EPSILON["float32"] * _roundings(case, metric)
+    floor = fp32_rounding(case, metric)
     if MARGIN * noise > floor:
         return Tolerance(
             relative=MARGIN * noise, reason=f"{MARGIN} x benign noise {noise:.2g} ({key(case, kind)}, {metric})"
         )
     return Tolerance(relative=floor, reason=f"{floor / EPSILON['float32']:.0f} x epsilon(float32)")
+
+
+def fp32_rounding(case: Case, metric: str) -> float:
+    """What rounding to fp32 alone can do to ``metric``, relative."""
+    return ROUNDING * EPSILON["float32"] * _roundings(case, metric)
 
 
 def reference_kind(case: Case) -> str:

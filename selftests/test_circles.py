@@ -34,6 +34,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.dialects": "pure",
     "fixtures.engines": "ranks",
     "fixtures.engines.*": "ranks",
+    "fixtures.extension_cache": "pure",
     "fixtures.extensions": "pytest",
     "fixtures.faults": "ranks",
     "fixtures.judging": "pytest",
@@ -185,7 +186,7 @@ def test_every_line_of_the_table_names_a_module() -> None:
         ("fixtures.worker", "def late():\n    from syrupy import x", "imports syrupy: ranks may not import syrupy"),
         ("fixtures.engines.ddp", "from ..launch import run", "imports fixtures.launch: ranks may not import pytest"),
         ("fixtures.engines", "from ..launch import Launcher", "imports fixtures.launch: ranks may not import pytest"),
-        ("fixtures.launch", "import conformance.cases", "imports conformance.cases: fixtures/ knows nothing of"),
+        ("fixtures.launch", "import conformance.claims", "imports conformance.claims: fixtures/ knows nothing of"),
         ("conformance.test_new", "import torch", "imports torch: pytest may not import torch"),
         ("fixtures.brand_new", "", "is in no circle"),
         ("fixtures.engines.deep.down", "", "is in no circle"),
@@ -193,7 +194,7 @@ def test_every_line_of_the_table_names_a_module() -> None:
 )
 def test_a_broken_rule_is_reported(module: str, source: str, breach: str) -> None:
     """Each way to break a circle gives one line that says which."""
-    known = ("conformance.cases", "fixtures.engines", "fixtures.engines.ddp", "fixtures.launch", "fixtures.worker")
+    known = ("conformance.claims", "fixtures.engines", "fixtures.engines.ddp", "fixtures.launch", "fixtures.worker")
     (line,) = breaches({**dict.fromkeys(known, ""), module: source}, CIRCLES)
     assert breach in line
     assert line.startswith(module)
@@ -205,12 +206,12 @@ def test_a_broken_rule_is_reported(module: str, source: str, breach: str) -> Non
         ("fixtures.spec", "import dataclasses, pydoc_data.topics"),
         ("fixtures.launch", "COMMAND = 'import torch'\nimport pytest, filelock\nfrom fixtures import spec"),
         ("fixtures.worker", "import torch, transformers\nfrom .engines import ddp\nfrom fixtures.spec import Case"),
-        ("conformance.test_new", "import pytest\nfrom conformance.cases import CASES\nfrom fixtures.launch import x"),
+        ("conformance.test_new", "import pytest\nfrom conformance.claims import CASES\nfrom fixtures.launch import x"),
     ],
 )
 def test_what_a_circle_allows_is_not_reported(module: str, source: str) -> None:
     """The reader is not merely strict: allowed imports, and frameworks named in strings, pass."""
-    known = ("conformance.cases", "fixtures.engines", "fixtures.engines.ddp", "fixtures.launch", "fixtures.spec")
+    known = ("conformance.claims", "fixtures.engines", "fixtures.engines.ddp", "fixtures.launch", "fixtures.spec")
     assert not breaches({**dict.fromkeys(known, ""), module: source}, CIRCLES)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures import extensions
+from fixtures import extension_cache, extensions
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -162,4 +162,4 @@ def test_a_relative_python_path_is_made_absolute(monkeypatch: pytest.MonkeyPatch
     """Ranks are started from the repository's root, where a relative entry would mean another folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["overlay", "/elsewhere"]))
     expected = os.pathsep.join([str(Path.cwd() / "overlay"), "/elsewhere"])
-    assert extensions.environment()["PYTHONPATH"] == expected
+    assert extension_cache.environment()["PYTHONPATH"] == expected

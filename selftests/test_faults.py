@@ -59,6 +59,7 @@ SOUND = sorted({case for _, case, _ in SEEN}, key=lambda case: case.id)
 
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
+    """One launcher for all runs of this module, with DeepSpeed's extensions built."""
     extensions.ensure_built()
     with Launcher() as launcher:
         yield launcher
@@ -82,7 +83,8 @@ def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def judge(folder: Path, case: Case) -> subprocess.CompletedProcess[str]:
     """Judge everything that the gate claims of ``case`` alone, from the records in ``folder``."""
-    command = [sys.executable, "-m", "pytest", "--replay", str(folder), "-q", "-k", f"[{case.id}]", "-p", "no:cacheprovider"]
+    pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    command = [*pytest_command, "--replay", str(folder), "-k", f"[{case.id}]"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
@@ -95,7 +97,7 @@ def test_a_sound_run_passes(case: Case, sound: Path) -> None:
 
 @pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
 def test_a_fault_breaks_its_rung(
-    fault: str, case: Case, rung: str, sound: Path, launcher: Launcher, tmp_path: Path,
+    fault: str, case: Case, rung: str, *, sound: Path, launcher: Launcher, tmp_path: Path,
 ) -> None:
     """With the fault, the gate fails, and the report names this rung as the lowest that breaks."""
     folder = tmp_path / "run"
