@@ -122,6 +122,16 @@ def last_parameters(seen: Observation, due: Observation, oracle: Observation, ki
     )
 
 
+def counted_steps(seen: Observation) -> Iterator[Finding]:
+    """Rung ``parameters``: Adam has counted as many steps as were made; a step too many or too few bends its averages."""
+    due = [seen.case.steps] if seen.case.optimizer == "adamw" else []
+    counted = {tuple(rank.engaged["local"]["optimizer_steps"]) for rank in seen.ranks}
+    claim = Claim(
+        subject=seen.case.id, rung="parameters", metric="steps that the optimizer counted", reference="steps made"
+    )
+    yield verdict.same(claim, [list(steps) for steps in counted], [due])
+
+
 def gradient_scale(reference: Observation) -> dict[str, float]:
     """By parameter, the norm of the reference's gradient of step 1."""
     return {name: reference.norms[f"gradients/{name}"] for name in reference.group("gradients")}

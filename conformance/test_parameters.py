@@ -12,4 +12,7 @@ from fixtures.spec import Case
 def test_parameters_agree(case: Case, trained: Trained, judge: Judge) -> None:
     """Each parameter has gone the way that it goes under the oracle and the peer."""
     seen, oracle = trained(case), trained(case.oracle)
-    judge(claims.last_parameters(seen, trained(due), oracle, kind) for due, kind in references(case))
+    judge(
+        claims.counted_steps(seen),
+        [claims.last_parameters(seen, trained(due), oracle, kind) for due, kind in references(case)],
+    )
