@@ -123,7 +123,7 @@ def last_parameters(seen: Observation, due: Observation, oracle: Observation, ki
 
 
 def counted_steps(seen: Observation) -> Iterator[Finding]:
-    """Rung ``parameters``: Adam has counted as many steps as were made; a step too many or too few bends its averages."""
+    """Rung ``parameters``: Adam has counted as many steps as were made: one too many or too few bends its averages."""
     due = [seen.case.steps] if seen.case.optimizer == "adamw" else []
     counted = {tuple(rank.engaged["local"]["optimizer_steps"]) for rank in seen.ranks}
     claim = Claim(
@@ -174,6 +174,6 @@ def differences(seen: Observation, due: Observation, oracle: Observation) -> dic
 
 
 def relative(pairs: Sequence[tuple[float, float]]) -> float:
-    """The largest relative difference of the pairs (observed, reference); 0 for none, infinite if one is not finite."""
+    """The largest relative difference of pairs (observed, reference); 0 for none, infinite if one is not finite."""
     found = [abs(seen - due) / abs(due) for seen, due in pairs]
     return max(found, default=0.0) if all(map(math.isfinite, found)) else math.inf

@@ -22,11 +22,11 @@ def engaged(case: Case) -> dict[str, Any]:
     layer, layers = MODELS[case.model].layer_class, _layers(case)
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
-        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": [1] * layers}
+        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": layers}
     if engine.fsdp_version == 2:
         due |= {
-            "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": [1] * layers,
-            f"reshard_after_forward.{layer}": [engine.reshard_after_forward] * layers,
+            "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": layers,
+            f"reshard_after_forward.{layer}": [engine.reshard_after_forward],
         }
     if engine.zero_stage is not None:
         due["zero_stage"] = engine.zero_stage

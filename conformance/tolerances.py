@@ -16,6 +16,7 @@ arithmetic (``catalogue.same_arithmetic``), where only the order of fp32 sums ma
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -95,11 +96,16 @@ def _roundings(case: Case, metric: str) -> float:
 def _noise(platform: str, group: str, metric: str) -> float:
     evidence = read_evidence(platform)
     try:
-        return float(evidence["noise"][group][metric]["relative"])
-    except KeyError as error:
+        noise = float(evidence["noise"][group][metric]["relative"])
+    except (KeyError, TypeError, ValueError) as error:
         raise EvidenceError(
             f"no noise measured on {platform} for {group}, {metric}: run tox run -e calibrate"
         ) from error
+    if not 0 <= noise < math.inf:
+        raise EvidenceError(
+            f"noise of {noise} on {platform} for {group}, {metric} is no evidence: run tox run -e calibrate"
+        )
+    return noise
 
 
 @lru_cache

@@ -65,7 +65,7 @@ def test_each_changed_key_is_a_claim(suite: Suite) -> None:
         f"{CASE.id}  deepspeed.clip: 1.0, allowed 0.0 {reference}",
         f"{CASE.id}  deepspeed.stages: (absent), allowed [[]1, 2[]] {reference}",
         f"{CASE.id}  deepspeed.steps: [[]1, 2[]], allowed (absent) {reference}",
-        "settings that changed:",
+        "changed against the baselines:",
         f"  deepspeed.clip: 0.0 -> 1.0  in {CASE.id}",
     ])
 

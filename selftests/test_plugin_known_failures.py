@@ -35,7 +35,7 @@ def test_listed_failure_is_reported_and_passes(suite: Suite, pattern: str, proce
     result.assert_outcomes(passed=3, xfailed=1)
     assert result.ret == 0
     result.stdout.fnmatch_lines([
-        "known failures:", f"  conformance/test_small.py::test_loss[[]{CASE.id}[]]  {LINK}",
+        "known failures:", f"  1 test  {LINK}",
         "4 claims judged over 2 of 2 gated cases",
     ])
     result.stdout.no_fnmatch_line("failed, lowest rung first:")

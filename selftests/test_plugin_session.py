@@ -165,7 +165,7 @@ def test_summary_names_the_lowest_broken_rung(suite: Suite) -> None:
             judge(finding(case, rung=rung, passed=False, **changed) for rung in WRONG[case])
     """).runpytest_inprocess()
     result.stdout.fnmatch_lines([
-        "settings that changed:",
+        "changed against the baselines:",
         f"  clip: 0.0 -> 1.0  in {OTHER.id}",
         "failed, lowest rung first:",
         f"  [[]settings] {OTHER.id}  clip: 1.0*", "      and 1 on dtypes, 1 on parameters",

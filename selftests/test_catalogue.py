@@ -1,0 +1,149 @@
+"""The gate covers what it says it covers, and every file that belongs to a case belongs to one that exists."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from conformance.catalogue import DISTRIBUTED, EXPERIMENT, MATCHED, ROUNDING, STOCK, params, peer, platforms, references
+from fixtures import known_failures
+from fixtures.baseline import stale
+from fixtures.spec import ENGINES, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
+
+ROOT = Path(__file__).resolve().parent.parent
+ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values()) if "cpu" in platforms(case)]
+PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
+
+
+@pytest.fixture(scope="module")
+def nodeids() -> list[str]:
+    """The tests of the CPU gate, as pytest collects them."""
+    command = [sys.executable, "-m", "pytest", "-m", "cpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+    return [line for line in collected.splitlines() if "::" in line]
+
+
+def matched(engine: str, precision: str) -> list[Case]:
+    """The matched cases of an engine at a precision."""
+    return [case for case in MATCHED if (case.engine, case.precision) == (engine, precision)]
+
+
+@pytest.mark.parametrize(("engine", "precision"), PAIRS)
+def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precision: str) -> None:
+    """A curve under AdamW; SGD with four micro-batches and no clipping; a clipping norm: each at each CPU precision."""
+    cases = matched(engine, precision)
+    assert any(case.optimizer == "adamw" and case.steps >= 20 for case in cases)
+    unclipped = [case for case in cases if case.max_grad_norm is None]
+    assert any(case.optimizer == "sgd" and case.accumulation_steps == 4 for case in unclipped)
+    assert any(case.max_grad_norm == 0.5 for case in cases)
+
+
+def test_every_word_of_the_tables_is_used() -> None:
+    """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
+    every = [*MATCHED, *STOCK]
+    assert {case.model for case in every} == set(MODELS)
+    assert {case.precision for case in every} == set(PRECISIONS)
+    assert {case.engine for case in every} == set(ENGINES) - {"plain"}
+    assert {case.optimizer for case in every} == set(OPTIMIZERS)
+    assert {case.outputs for case in MATCHED} == set(OUTPUTS)
+
+
+def test_the_gate_is_as_wide_as_promised() -> None:
+    """More than sixty cases on the CPU, each on two ranks at least, and none twice."""
+    assert len({case.id for case in ON_CPU}) >= 60
+    assert min(case.world_size for case in ON_CPU) == 2
+    assert len({case.id for case in MATCHED}) == len(MATCHED)
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_case_is_marked_for_where_it_can_run(precision: str) -> None:
+    """GPUs run everything; the CPU everything but fp16, whose reference arithmetic it lacks."""
+    due = set(PLATFORMS) - ({"cpu"} if precision == "fp16-mixed" else set())
+    marked = [{mark.name for mark in param.marks} for param in params(matched("zero3", precision))]
+    assert marked
+    assert all(marks == due for marks in marked)
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in MATCHED])
+def test_every_case_has_its_references(case: Case) -> None:
+    """First its oracle, one plain process over the same batch; then, if any, a peer that is itself in the gate."""
+    (oracle, _), *peers = references(case)
+    assert (oracle.engine, oracle.world_size, oracle.accumulation_steps, oracle.outputs) == ("plain", 1, 1, "logits")
+    training = ("model", "precision", "optimizer", "learning_rate", "steps", "max_grad_norm")
+    assert [getattr(oracle, name) for name in training] == [getattr(case, name) for name in training]
+    assert [due for due, _ in peers] in ([], [peer(case)])
+
+
+def test_every_fp32_case_is_compared_directly() -> None:
+    """In fp32 all engines round at the same places, so each stands against ZeRO-3 but ZeRO-3 itself."""
+    compared = {case.engine for case in MATCHED if case.precision == "fp32" and len(references(case)) == 2}
+    assert compared == set(DISTRIBUTED) - {"zero3"}
+
+
+def test_rounding_is_on_record_for_low_precision_alone() -> None:
+    """In fp32 there is nothing to tell: gradients agree or the gate fails."""
+    assert {case.precision for case in ROUNDING} == set(PRECISIONS) - {"fp32"}
+    assert {case.engine for case in ROUNDING} == set(DISTRIBUTED) - {"zero3"}
+
+
+def snapshotted() -> Mapping[str, set[str]]:
+    """By module, the tests that take the fixture ``snapshot``, read from the source."""
+    found: dict[str, set[str]] = {}
+    for path in sorted((ROOT / "conformance").glob("test_*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef) and "snapshot" in {arg.arg for arg in node.args.args}:
+                found.setdefault(path.stem, set()).add(node.name)
+    return found
+
+
+def split(nodeid: str) -> tuple[str, str]:
+    """Module and test name: what a baseline's path is made of."""
+    file, _, name = nodeid.partition("::")
+    return Path(file).stem, name
+
+
+def test_every_baseline_belongs_to_a_test(nodeids: list[str]) -> None:
+    """A file that no test of the gate owns any more is a record that nobody reads."""
+    assert stale(ROOT / "baselines" / "cpu", [split(nodeid) for nodeid in nodeids]) == []
+
+
+def test_every_snapshotted_test_has_its_baseline(nodeids: list[str]) -> None:
+    """A clean checkout judges everything: only what is known to fail may have nothing on record."""
+    entries = known_failures.read(ROOT / "known_failures.txt")
+    tests = snapshotted()
+    owed = [
+        ROOT / "baselines" / "cpu" / module / f"{name}.json"
+        for nodeid in nodeids for module, name in [split(nodeid)]
+        if name.partition("[")[0] in tests.get(module, ()) and not known_failures.find(entries, nodeid)
+    ]
+    assert len(owed) > len(MATCHED) // 2
+    assert [path.name for path in owed if not path.is_file()] == []
+
+
+def test_every_known_failure_is_of_a_test_that_exists(nodeids: list[str]) -> None:
+    """An entry about no test excuses nothing today and anything tomorrow."""
+    entries = known_failures.read(ROOT / "known_failures.txt")
+    assert known_failures.stale(entries, nodeids) == []
+
+
+def test_every_known_failure_has_its_link() -> None:
+    """Whoever reads it can follow what upstream does about it."""
+    entries = known_failures.read(ROOT / "known_failures.txt")
+    assert [entry.where for entry in entries if not re.fullmatch(r"https://[\w.]+/\S+", entry.link)] == []
+
+
+def named(text: str, words: Mapping[str, object]) -> Iterator[str]:
+    """Those of ``words`` that ``text`` does not hold as words of their own."""
+    return (word for word in words if not re.search(rf"(?<![\w-]){re.escape(word)}(?![\w-])", text))
+
+
+@pytest.mark.parametrize("table", [ENGINES, PRECISIONS], ids=["engines", "precisions"])
+def test_the_readme_names_every_word_of_an_id(table: Mapping[str, object]) -> None:
+    """Who reads a case's id finds its engine and its precision in the README, spelled the same."""
+    assert list(named((ROOT / "README.md").read_text(encoding="utf-8"), table)) == []

@@ -1,0 +1,166 @@
+"""What an engine promises: a record that keeps it passes, every record of another engine or precision does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conformance import promises, test_data, test_dtypes, test_engaged
+from conformance.catalogue import DISTRIBUTED, MATCHED
+from fixtures.observation import Observation
+from fixtures.spec import Case
+from fixtures.verdict import Finding
+from selftests.records import observation
+
+CASE = Case(model="llama-tiny", engine="zero3", precision="bf16-mixed", steps=4)
+ENGINES = {name: CASE.with_(engine=name) for name in DISTRIBUTED}
+WHOLE = 100
+"""Elements that the weights have in these records."""
+
+Test = Callable[..., None]
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Values at dotted paths, as the record nests them."""
+    found: dict[str, Any] = {}
+    for path, value in flat.items():
+        *parents, name = path.split(".")
+        place = found
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[name] = value
+    return found
+
+
+def record(case: Case, folder: Path, *, share: int | None = None, **changes: Any) -> Observation:
+    """A run of ``case`` that keeps all promises, unless ``share`` (elements on each rank) or ``changes`` say no."""
+    part = WHOLE // case.world_size
+    local = {
+        "parameter_elements": share or (part if promises.shards_parameters(case) else WHOLE),
+        "stepped_elements": share or (part if promises.shards_optimizer(case) else WHOLE),
+    }
+    due = promises.dtypes(case)
+    said: dict[str, Any] = {
+        "engaged": {**nested(promises.engaged(case)), "local": local},
+        "dtypes": {**due, "compute": {"Linear": due["compute"], "LlamaRMSNorm": ["float32"]}},
+    }
+    return observation(case, folder, tensors={"parameters/w": [0.5] * WHOLE}, **{**said, **changes})
+
+
+def broken(test: Any, case: Case, seen: Observation) -> set[str]:
+    """The metrics of the claims that the conformance test makes of ``case`` and that fail for this record."""
+    found: list[Finding] = []
+
+    def judge(*claims: Any) -> None:
+        for claim in claims:
+            found.extend([claim] if isinstance(claim, Finding) else claim)
+
+    test(case, lambda _: seen, judge)
+    assert found
+    return {finding.metric for finding in found if not finding.passed}
+
+
+ENGAGED, DTYPES, DATA = (
+    test_engaged.test_engine_is_engaged, test_dtypes.test_dtypes_are_as_promised, test_data.test_every_row_is_seen_once,
+)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_record_that_keeps_its_promises_passes(engine: str, tmp_path: Path) -> None:
+    """Engine, shares, dtypes and rows: nothing is asked that no engine could give."""
+    case = ENGINES[engine]
+    seen = record(case, tmp_path)
+    assert [broken(test, case, seen) for test in (ENGAGED, DTYPES, DATA)] == [set()] * 3
+
+
+@pytest.mark.parametrize(("asked", "got"), list(permutations(ENGINES, 2)))
+def test_no_engine_passes_for_another(asked: str, got: str, tmp_path: Path) -> None:
+    """Whichever engine was asked for, a perfect record of any other breaks a claim: a quiet fallback is seen."""
+    assert broken(ENGAGED, ENGINES[asked], record(ENGINES[got], tmp_path))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_word_of_the_engaged_counts(engine: str, tmp_path: Path) -> None:
+    """Each promise alone, when it is missing, breaks its own claim; an empty record breaks them all."""
+    case = ENGINES[engine]
+    due = promises.engaged(case)
+    local = record(case, tmp_path).ranks[0].engaged["local"]
+    for path in due:
+        kept = nested({name: value for name, value in due.items() if name != path})
+        assert broken(ENGAGED, case, record(case, tmp_path, engaged={**kept, "local": local})) == {path}
+    assert broken(ENGAGED, case, record(case, tmp_path, engaged={"local": local})) == set(due)
+
+
+@pytest.mark.parametrize("engine", [name for name, case in ENGINES.items() if promises.shards_parameters(case)])
+@pytest.mark.parametrize("share", [WHOLE, WHOLE // 2 - 1, WHOLE // 2 + 3])
+def test_shares_must_add_up(engine: str, share: int, tmp_path: Path) -> None:
+    """Every rank holding all of a sharded model is no sharding; a little less than half of it each loses some."""
+    metrics = {"parameter_elements by rank", "stepped_elements by rank"}
+    assert broken(ENGAGED, ENGINES[engine], record(ENGINES[engine], tmp_path, share=share)) == metrics
+
+
+def test_an_engine_that_shards_nothing_must_hold_all(tmp_path: Path) -> None:
+    """Half the weights on each rank of DDP is another engine."""
+    seen = record(ENGINES["ddp"], tmp_path, share=WHOLE // 2)
+    assert broken(ENGAGED, ENGINES["ddp"], seen) == {"parameter_elements by rank", "stepped_elements by rank"}
+
+
+@pytest.mark.parametrize(("asked", "got"), list(permutations(["fp32", "bf16-mixed", "bf16-true"], 2)))
+@pytest.mark.parametrize("engine", ENGINES)
+def test_no_precision_passes_for_another(engine: str, asked: str, got: str, tmp_path: Path) -> None:
+    """A skipped upcast, or one too many, breaks a dtype claim on every engine."""
+    case, other = (ENGINES[engine].with_(precision=precision) for precision in (asked, got))
+    assert broken(DTYPES, case, record(other, tmp_path))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_every_dtype_counts(engine: str, tmp_path: Path) -> None:
+    """Each place alone, with a second dtype in it or without any record, breaks its own claim."""
+    case = ENGINES[engine]
+    kept = record(case, tmp_path).ranks[0].dtypes
+    for name, due in promises.dtypes(case).items():
+        mixed: Any = {"Linear": [*due, "float64"]} if name == "compute" else [*due, "float64"]
+        for torn in ({**kept, name: mixed}, {key: value for key, value in kept.items() if key != name}):
+            assert broken(DTYPES, case, record(case, tmp_path, dtypes=torn)) == {f"dtype, {name}"}
+
+
+def test_ranks_that_disagree_on_dtypes_break_them_all(tmp_path: Path) -> None:
+    """One rank in another dtype is no rank in the promised one."""
+    seen, other = record(CASE, tmp_path), record(CASE, tmp_path, dtypes={})
+    torn = Observation(**{**vars(seen), "ranks": (seen.ranks[0], other.ranks[1])})
+    assert broken(DTYPES, CASE, torn) == {f"dtype, {name}" for name in promises.dtypes(CASE)}
+
+
+def test_only_layers_that_multiply_have_the_compute_dtype() -> None:
+    """Norms may run in fp32, and do; a linear layer in two dtypes is shown with both."""
+    compute = {"LlamaRMSNorm": ["float32"], "Linear": ["bfloat16"], "Conv1D": ["float16"]}
+    recorded = {"compute": compute, "master": ["x"]}
+    assert promises.seen_dtypes(recorded) == {"compute": ["bfloat16", "float16"], "master": ["x"]}
+    assert promises.seen_dtypes({}) == {"compute": []}
+
+
+@pytest.mark.parametrize("path", ["b", "a.x", "a.b.c", "a.b.c.d", "", "a."])
+def test_a_path_to_nothing_finds_nothing(path: str) -> None:
+    """Not in the record, below a leaf, below a list, or no path at all: None, which no promise equals."""
+    assert promises.look({"a": {"b": [1]}, "c": {"ranks disagree": []}}, path) is None
+    assert promises.look({"a": {"b": [1]}}, "a.b") == [1]
+
+
+def test_rows_must_be_the_steps_own(tmp_path: Path) -> None:
+    """A rank that repeats another's rows, or trains on the step before's, is seen."""
+    other = observation(CASE, tmp_path, losses=(1.0,) * 5)
+    repeated = Observation(**{**vars(record(CASE, tmp_path)), "ranks": (other.ranks[0], other.ranks[0])})
+    assert broken(DATA, CASE, repeated) == {"rows of every step"}
+
+
+def test_numbers_repeat_the_case() -> None:
+    """Every gated case: accumulation always; on DeepSpeed also clipping, which is off where the case does not clip."""
+    deepspeed = [promises.numbers(case) for case in MATCHED if case.engine.startswith("zero")]
+    assert {due["engine_gradient_clipping"] for due in deepspeed} == {0.0, 0.5}
+    assert {due["deepspeed.gradient_accumulation_steps"] for due in deepspeed} == {1, 4}
+    others = [promises.numbers(case) for case in MATCHED if not case.engine.startswith("zero")]
+    assert {tuple(due.items()) for due in others} == {(("accelerate.gradient_accumulation_steps", n),) for n in (1, 4)}
