@@ -25,8 +25,9 @@ from conformance.claims import differences
 from conformance.tolerances import BASELINES, METRICS, key, reference_kind
 from fixtures import extensions
 from fixtures.dialects import settings
+from fixtures.files import write_json
 from fixtures.launch import Launcher
-from fixtures.observation import Observation, Request, write_json
+from fixtures.observation import Observation, Request
 from fixtures.spec import PRECISIONS, Case
 
 SEEDS = (0, 1, 2)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
 
 from conformance.tolerances import fp32_rounding, reference_kind, reported_norm, tolerance
 from fixtures import verdict
@@ -117,9 +118,39 @@ def last_parameters(seen: Observation, due: Observation, oracle: Observation, ki
     who, reference = subject(seen, due, kind)
     claim = Claim(subject=who, rung="parameters", metric="parameters after the last step", reference=reference)
     allowed = tolerance(seen.case, "parameters", kind, platform=_on(seen))
-    yield verdict.tensors(
-        claim, seen.group("parameters"), due.group("parameters"), allowed, scale=parameter_scale(oracle)
-    )
+    observed, expected, scale = comparable_parameters(seen, due, oracle)
+    yield verdict.tensors(claim, observed, expected, allowed, scale=scale)
+
+
+Tensors = Mapping[str, Sequence[float]]
+
+
+def comparable_parameters(
+    seen: Observation, due: Observation, oracle: Observation
+) -> tuple[Tensors, Tensors, dict[str, float]]:
+    """The parameters of both runs and what their distance is relative to, as they are compared.
+
+    With fp32 weights each by itself. With bf16 weights as one vector: a norm has 32 weights near 1, and a single one
+    that rounds the other way outweighs all that training did to it.
+    """
+    observed, expected, scale = seen.group("parameters"), due.group("parameters"), parameter_scale(oracle)
+    if _weights_dtype(oracle.case) == "float32" or set(observed) != set(expected):
+        return observed, expected, scale
+    return _joined(observed), _joined(expected), {ALL: math.hypot(*scale.values())}
+
+
+ALL = "all parameters"
+
+
+def _joined(group: Mapping[str, array[float]]) -> dict[str, array[float]]:
+    whole = array("f")
+    for name in sorted(group):
+        whole.extend(group[name])
+    return {ALL: whole}
+
+
+def _weights_dtype(case: Case) -> str:
+    return PRECISIONS[case.precision].master
 
 
 def counted_steps(seen: Observation) -> Iterator[Finding]:
@@ -143,7 +174,7 @@ def parameter_scale(oracle: Observation) -> dict[str, float]:
     A weight that moves by less than half the spacing of bf16 numbers does not move at all, or a whole step, so there
     the distance travelled alone says nothing.
     """
-    low = PRECISIONS[oracle.case.precision].master
+    low = _weights_dtype(oracle.case)
     hidden = EPSILON[low] if low != "float32" else 0.0
     return {
         name: math.hypot(way, hidden * oracle.norms[f"parameters/{name}"]) for name, way in oracle.travelled.items()
@@ -158,7 +189,8 @@ def differences(seen: Observation, due: Observation, oracle: Observation) -> dic
     """By metric of :data:`conformance.tolerances.METRICS`, the relative difference that a tolerance is held against."""
     norms = [(seen.measured_grad_norms.get(step, math.nan), norm) for step, norm in due.measured_grad_norms.items()]
     reported = zip([n[0] for n in seen.grad_norms], [n[0] for n in due.grad_norms], strict=True)
-    gradients, parameters = due.group("gradients"), due.group("parameters")
+    gradients = due.group("gradients")
+    observed, expected, scale = comparable_parameters(seen, due, oracle)
     return {
         "loss": relative([(seen.losses[0], due.losses[0])]),
         "loss_curve": relative(list(zip(seen.losses, due.losses, strict=True))),
@@ -167,9 +199,7 @@ def differences(seen: Observation, due: Observation, oracle: Observation) -> dic
         "gradients": max(
             verdict.relative_errors(seen.group("gradients"), gradients, scale=gradient_scale(due)).values()
         ),
-        "parameters": max(
-            verdict.relative_errors(seen.group("parameters"), parameters, scale=parameter_scale(oracle)).values()
-        ),
+        "parameters": max(verdict.relative_errors(observed, expected, scale=scale).values()),
     }
 
 

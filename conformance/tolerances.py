@@ -22,7 +22,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from fixtures.observation import RecordError
+from fixtures.files import RecordError
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
 from fixtures.verdict import EPSILON, Tolerance
 

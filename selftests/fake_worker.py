@@ -15,7 +15,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NoReturn
 
-from fixtures.observation import RankRecord, Request, Step, write_json
+from fixtures.files import write_json
+from fixtures.observation import RankRecord, Request, Step
 
 FOREVER_SECONDS = 600
 

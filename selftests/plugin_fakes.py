@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.observation import Observation, RankRecord, Request, Step, write_json
+from fixtures.files import write_json
+from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.outside import Outside
 from fixtures.spec import Case
 from fixtures.verdict import Finding

@@ -35,6 +35,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.engines": "ranks",
     "fixtures.engines.*": "ranks",
     "fixtures.extension_cache": "pure",
+    "fixtures.files": "pure",
     "fixtures.extensions": "pytest",
     "fixtures.faults": "ranks",
     "fixtures.judging": "pytest",

@@ -187,6 +187,14 @@ def test_bf16_weights_may_differ_by_what_their_spacing_hides(lab: Lab) -> None:
     assert claims.parameter_scale(lab.oracle(tensors=moved)) == {"w": 1.0}
 
 
+@pytest.mark.parametrize(("off", "metrics"), [(1.5, set()), (2.5, {PARAMETERS}), (math.nan, {PARAMETERS})])
+def test_bf16_weights_are_judged_as_one(lab: Lab, off: float, metrics: set[str]) -> None:
+    """Relative to the way of all of them, since one weight that rounds the other way outweighs its own."""
+    case = CASE.with_(precision="bf16-true")
+    seen = lab.seen(case=case, tensors={**TENSORS, "parameters/head": [1.0 + off * LIMIT, 1.0]})
+    assert broken(seen, lab.seen("oracle", case.oracle)) == metrics
+
+
 @pytest.mark.parametrize(
     ("head", "word"),
     [

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.observation import LOG_TAIL_LINES, Observation, RankRecord, Request, merge, write_json
+from fixtures.files import write_json
+from fixtures.observation import LOG_TAIL_LINES, Observation, RankRecord, Request, merge
 from fixtures.spec import Case
 from selftests.records import STEP, observation, rank, ranks
 
@@ -109,6 +110,13 @@ def test_the_rank_that_died_first_is_blamed(merged: Merge) -> None:
     failure = {"rank": 1, "type": "Exit"}
     seen = merged(CLOSED, dead(1, "the parts are not the whole"), outcome="crashed", failure=failure)
     assert told(seen) == "the parts are not the whole"
+
+
+def test_by_hand_the_rank_that_only_lost_a_peer_is_not_blamed(merged: Merge) -> None:
+    """Without a launcher nobody saw who died first; a closed connection is what a death does to the others."""
+    seen = merged(dead(0, "Connection closed by peer [127.0.0.1]:4711"), dead(1, "the real trouble"))
+    assert seen.error is not None
+    assert (seen.error["rank"], seen.error["message"]) == (1, "the real trouble")
 
 
 def test_a_silent_death_is_told_by_the_launcher(merged: Merge) -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.observation import Observation, RankRecord, RecordError, Request, Step, read_json, write_json
+from fixtures.files import RecordError, read_json, write_json
+from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.spec import Case
 from selftests.records import STEP, observation, rank
 
@@ -201,6 +202,17 @@ def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
         write_json(path, {"schema": 1, "aaa": list(range(9999)), "zzz": object()})
     assert read_json(path) == {"schema": 1, "first": True}
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_reader_sees_one_file_or_the_other(tmp_path: Path) -> None:
+    """The new record takes the old one's place at once: who has the old one open reads all of it."""
+    path = tmp_path / "rank0.json"
+    write_json(path, {"schema": 1, "first": True})
+    whole = path.read_text()
+    with path.open() as reader:
+        write_json(path, {"schema": 1, "first": False})
+        assert reader.read() == whole
+    assert read_json(path)["first"] is False
 
 
 def test_writing_into_no_folder_is_an_os_error(tmp_path: Path) -> None:

@@ -161,14 +161,14 @@ def test_summary_names_the_lowest_broken_rung(suite: Suite) -> None:
 
         @both
         def test_all(case, judge):
-            changed = {"metric": "clip", "allowed": "0.0", "observed": "1.0"}
+            changed = {"metric": "clip", "allowed": "0.0", "observed": "1.0", "reference": "baseline cpu/a/b.json"}
             judge(finding(case, rung=rung, passed=False, **changed) for rung in WRONG[case])
     """).runpytest_inprocess()
     result.stdout.fnmatch_lines([
         "changed against the baselines:",
         f"  clip: 0.0 -> 1.0  in {OTHER.id}",
         "failed, lowest rung first:",
-        f"  [[]settings] {OTHER.id}  clip: 1.0*", "      and 1 on dtypes, 1 on parameters",
+        f"  [[]dtypes] {OTHER.id}  clip: 1.0*", "      and 1 on parameters",
         f"  [[]loss] {CASE.id}  clip: 1.0*", "      and 1 more on loss, 1 on curve",
     ])
 

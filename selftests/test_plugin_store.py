@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.observation import Observation, write_json
+from fixtures.files import write_json
+from fixtures.observation import Observation
 from selftests.plugin_fakes import CASE, OTHER, Suite, assert_usage_error, cpu_seconds_of_children
 
 JUDGED = """

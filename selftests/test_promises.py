@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conformance import promises, test_data, test_dtypes, test_engaged
+from conformance import claims, promises, test_data, test_dtypes, test_engaged
 from conformance.catalogue import DISTRIBUTED, MATCHED
 from fixtures.observation import Observation
 from fixtures.spec import Case
@@ -22,6 +23,57 @@ WHOLE = 100
 """Elements that the weights have in these records."""
 
 Test = Callable[..., None]
+
+
+ZERO3 = {"wrapper": "DeepSpeedEngine", "world_size": 2, "zero_stage": 3, "whole_parameters": 0}
+SPELLED: list[tuple[Case, dict[str, Any]]] = [
+    (ENGINES["ddp"], {"wrapper": "DistributedDataParallel", "world_size": 2}),
+    (ENGINES["fsdp1"], {
+        "wrapper": "FullyShardedDataParallel", "world_size": 2, "sharding_strategy": ["FULL_SHARD"],
+        "units.LlamaDecoderLayer": 2,
+    }),
+    (ENGINES["fsdp2"], {
+        "wrapper": "FSDPModule", "world_size": 2, "placements": ["(Shard(dim=0),)"], "whole_parameters": 0,
+        "units.LlamaDecoderLayer": 2, "reshard_after_forward.LlamaDecoderLayer": [True],
+    }),
+    (ENGINES["zero2"], {"wrapper": "DeepSpeedEngine", "world_size": 2, "zero_stage": 2}),
+    (ENGINES["zero3"], {**ZERO3, "persistent_parameters": 0}),
+    # By default ZeRO-3 leaves models as small as these whole on every rank.
+    (CASE.with_(dialect="stock"), ZERO3),
+]
+
+MASTERS = ("gradient", "master", "optimizer_state")
+PLACES: list[tuple[str, str, tuple[str, ...], str]] = [
+    ("zero3", "fp32", ("at_rest", "compute", *MASTERS, "reduction", "outputs", "buffers"), "float32"),
+    # The aligned mode: low precision computes, fp32 is trained; DeepSpeed keeps its working weights low, FSDP none.
+    ("zero3", "bf16-mixed", ("at_rest", "compute", "outputs"), "bfloat16"),
+    ("zero3", "bf16-mixed", (*MASTERS, "reduction", "buffers"), "float32"),
+    ("fsdp2", "bf16-mixed", ("compute", "outputs"), "bfloat16"),
+    ("fsdp2", "bf16-mixed", ("at_rest", *MASTERS, "reduction", "buffers"), "float32"),
+    ("fsdp1", "bf16-mixed", ("compute",), "bfloat16"),
+    ("fsdp1", "bf16-mixed", ("at_rest", *MASTERS, "reduction", "buffers", "outputs"), "float32"),
+    # The memory-constrained mode: all is low but what ranks add up.
+    ("zero3", "bf16-true", ("at_rest", "compute", *MASTERS, "outputs"), "bfloat16"),
+    ("zero3", "bf16-true", ("reduction", "buffers"), "float32"),
+    ("fsdp1", "bf16-true", ("at_rest", "compute", *MASTERS, "outputs"), "bfloat16"),
+    ("fsdp2", "bf16-true", ("reduction", "buffers"), "float32"),
+    # DDP has no policy: it reduces in the gradient's own dtype.
+    ("ddp", "bf16-true", ("at_rest", "compute", *MASTERS, "reduction"), "bfloat16"),
+    ("ddp", "bf16-mixed", ("at_rest", *MASTERS, "reduction", "outputs"), "float32"),
+]
+
+
+@pytest.mark.parametrize(("case", "due"), SPELLED, ids=lambda value: getattr(value, "id", ""))
+def test_what_is_engaged_is_spelled_out(case: Case, due: dict[str, Any]) -> None:
+    """Wrapper, ranks, stage or strategy, one unit per layer, and on a fully sharding engine no parameter left whole."""
+    assert promises.engaged(case) == due
+
+
+@pytest.mark.parametrize(("engine", "precision", "places", "dtype"), PLACES)
+def test_dtypes_are_spelled_out(engine: str, precision: str, places: tuple[str, ...], dtype: str) -> None:
+    """The table of the published comparison, place by place."""
+    due = promises.dtypes(CASE.with_(engine=engine, precision=precision))
+    assert {place: due[place] for place in places} == {place: [dtype] for place in places}
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,7 +183,7 @@ def test_every_dtype_counts(engine: str, tmp_path: Path) -> None:
 def test_ranks_that_disagree_on_dtypes_break_them_all(tmp_path: Path) -> None:
     """One rank in another dtype is no rank in the promised one."""
     seen, other = record(CASE, tmp_path), record(CASE, tmp_path, dtypes={})
-    torn = Observation(**{**vars(seen), "ranks": (seen.ranks[0], other.ranks[1])})
+    torn = replace(seen, ranks=(seen.ranks[0], other.ranks[1]))
     assert broken(DTYPES, CASE, torn) == {f"dtype, {name}" for name in promises.dtypes(CASE)}
 
 
@@ -151,10 +203,33 @@ def test_a_path_to_nothing_finds_nothing(path: str) -> None:
 
 
 def test_rows_must_be_the_steps_own(tmp_path: Path) -> None:
-    """A rank that repeats another's rows, or trains on the step before's, is seen."""
-    other = observation(CASE, tmp_path, losses=(1.0,) * 5)
-    repeated = Observation(**{**vars(record(CASE, tmp_path)), "ranks": (other.ranks[0], other.ranks[0])})
-    assert broken(DATA, CASE, repeated) == {"rows of every step"}
+    """Ranks that train on the same rows are seen, and ranks that together train on all rows but on some twice."""
+    first, second = record(CASE, tmp_path).ranks
+    every = replace(first, steps=tuple(
+        replace(one, rows=one.rows + other.rows) for one, other in zip(first.steps, second.steps, strict=True)
+    ))
+    for torn in ((first, first), (every, second), (first,)):
+        seen = replace(record(CASE, tmp_path), ranks=torn)
+        assert broken(DATA, CASE, seen) == {"rows of every step"}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "counted", "passed"),
+    [
+        ("adamw", ([4], [4]), True), ("adamw", ([5], [5]), False), ("adamw", ([4], [5]), False),
+        ("adamw", ([4, 5], [4, 5]), False), ("adamw", ([], []), False), ("sgd", ([], []), True),
+    ],
+)
+def test_adam_counts_the_steps_that_were_made(
+    tmp_path: Path, optimizer: str, counted: tuple[list[int], list[int]], passed: bool,
+) -> None:
+    """On every rank and in every state; SGD without momentum has none to count in."""
+    seen = record(CASE.with_(optimizer=optimizer), tmp_path)
+    ranks = tuple(
+        replace(rank, engaged={"local": {"optimizer_steps": steps}})
+        for rank, steps in zip(seen.ranks, counted, strict=True)
+    )
+    assert [finding.passed for finding in claims.counted_steps(replace(seen, ranks=ranks))] == [passed]
 
 
 def test_numbers_repeat_the_case() -> None:

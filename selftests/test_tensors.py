@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.observation import RecordError, read_tensors
+from fixtures.files import RecordError, read_tensors
 from fixtures.spec import Case
 from selftests.records import observation, safetensors, with_header
 
@@ -45,6 +45,15 @@ def test_a_truncated_file_is_refused(tmp_path: Path, length: int) -> None:
         read_tensors(path)
     assert str(refused.value).startswith(f"{path} is truncated or corrupt: ")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("length", [0, 1, len(HEADER) - 4, len(HEADER) + 1, 2**32 + len(HEADER), 2**64 - 1])
+def test_a_length_that_lies_is_refused(tmp_path: Path, length: int) -> None:
+    """All eight bytes of the header's length count."""
+    path = tmp_path / "tensors.safetensors"
+    path.write_bytes(struct.pack("<Q", length) + HEADER + DATA)
+    with pytest.raises(RecordError, match="is truncated or corrupt"):
+        read_tensors(path)
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,9 @@ import pytest
 from conformance.catalogue import ORACLE
 from fixtures import extensions
 from fixtures.dialects import settings
+from fixtures.files import write_json
 from fixtures.launch import Launcher
-from fixtures.observation import Observation, Request, write_json
+from fixtures.observation import Observation, Request
 from fixtures.spec import Case
 
 ROOT = Path(__file__).resolve().parent.parent
