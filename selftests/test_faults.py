@@ -44,8 +44,8 @@ SEEN = [
     ("gradient_not_averaged", CLIP.with_(engine="fsdp1"), "gradients"),
     ("last_micro_step_only", ACCUMULATE.with_(engine="zero2"), "gradients"),
     ("other_ranks_data", CURVE.with_(engine="fsdp2"), "data"),
-    ("clipping_forgotten", CLIP.with_(engine="fsdp2"), "curve"),
-    ("clipping_forgotten", CLIP.with_(engine="ddp"), "curve"),
+    ("clipping_forgotten", CLIP.with_(engine="fsdp2"), "gradients"),
+    ("clipping_forgotten", CLIP.with_(engine="ddp"), "gradients"),
     ("clipping_forgotten", CLIP, "settings"),
     ("learning_rate_times_world_size", CURVE.with_(engine="fsdp2"), "settings"),
     ("rank_reports_nan", CURVE.with_(engine="fsdp2"), "loss"),
@@ -82,9 +82,9 @@ def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def judge(folder: Path, case: Case) -> subprocess.CompletedProcess[str]:
-    """Judge everything that the gate claims of ``case`` alone, from the records in ``folder``."""
+    """Judge all that the gate claims of ``case``, from the records in ``folder``; the headline needs all engines."""
     pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
-    command = [*pytest_command, "--replay", str(folder), "-k", f"[{case.id}]"]
+    command = [*pytest_command, f"--replay={folder}", "-k", f"[{case.id}] and not millionth"]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
 
 
