@@ -66,13 +66,31 @@ STOCK = [
     ),
 ]
 
+_MEMORY = Case(
+    model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
+)
+LEAKS = spread(_MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16)
+"""In aligned mode, long enough for a leak to show."""
+
+MEMORY = [
+    *LEAKS,
+    *spread(_MEMORY, DISTRIBUTED, ("fp32",)),
+    *spread(_MEMORY, ("fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-true",)),
+    # Another degree: what is divided by the ranks is really divided by four.
+    *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
+]
+"""One row per rank and a larger model, so that state outweighs activations. Only on the CPU: its allocator counts."""
+
+
 def params(cases: Iterable[Case]) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize("case", ...)``: ids and the platforms that each case can run on."""
     return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in platforms(case)]) for case in cases]
 
 
 def platforms(case: Case) -> tuple[str, ...]:
-    """Platform markers of ``case``: GPUs run everything, the CPU all but fp16."""
+    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted on the CPU."""
+    if case.measure == "memory":
+        return ("cpu",)
     gpus = ("a100", "h100", "h200")
     return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus
 

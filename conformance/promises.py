@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, ROWS_PER_STEP, Case
+from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
 
 WRAPPERS = {
     ("plain", None): "none",
@@ -44,7 +44,7 @@ def numbers(case: Case) -> dict[str, Any]:
     if ENGINES[case.engine].family == "deepspeed":
         due |= {
             "deepspeed.gradient_accumulation_steps": case.accumulation_steps,
-            "deepspeed.train_batch_size": ROWS_PER_STEP,
+            "deepspeed.train_batch_size": case.rows_per_step,
             "engine_gradient_clipping": case.max_grad_norm or 0.0,
         }
     return due

@@ -1,0 +1,113 @@
+"""What is claimed of the bytes that a rank holds. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from conformance import footprint
+from conformance.footprint import BYTES, per_parameter
+from conformance.promises import look
+from fixtures import verdict
+from fixtures.dialects import settings
+from fixtures.observation import Observation, RankRecord
+from fixtures.spec import Case
+from fixtures.verdict import Claim, Finding
+
+UPDATE, AFTER = "backward", "step"
+"""Points of the record: gradients are ready and nothing has changed yet; the step is over."""
+
+GROWING_STEPS = 3
+"""Steps in which live bytes may grow: optimizer state and communication buffers come into being."""
+
+RETURNED_BYTES = 1024
+"""What may stay when an engine is closed: scalars of a process group, of a loss scaler."""
+
+
+def elements(rank: RankRecord, case: Case) -> int:
+    """Parameters of the model, counted in bytes before the engine got it; 0 if there is no record of it."""
+    found = look(rank.memory, "points.build.parameters") or 0
+    return int(found) // BYTES[settings(case)["load_dtype"]]
+
+
+def state(seen: Observation) -> Iterator[Finding]:
+    """Every part, and all that the allocator counts, is on every rank what the engine's arithmetic says."""
+    for rank in seen.ranks:
+        count = elements(rank, seen.case)
+        due = footprint.due(seen.case, count)
+        for part in ("parameters", "masters", "gradients", "optimizer_state", "buffers", "live"):
+            yield _bytes(seen.case, rank, f"{UPDATE}.{part}", getattr(due, part), count)
+        yield _bytes(seen.case, rank, f"{AFTER}.gradients", due.kept, count)
+
+
+_WORDS = {UPDATE: "about to step", AFTER: "after the step"}
+
+
+def _bytes(case: Case, rank: RankRecord, path: str, due: float, count: int) -> Finding:
+    point, _, part = path.partition(".")
+    observed = look(rank.memory, f"points.{path}")
+    claim = _claim(case, f"{part} on rank {rank.rank}, {_WORDS[point]}", "the engine's arithmetic")
+    most = due + footprint.slack(case, part)
+    if not isinstance(observed, int) or not count:
+        return verdict.holds(claim, False, observed="not recorded", allowed=f"{due:,.0f} bytes")
+    allowed = f"{per_parameter(due, count)} and at most {most - due:,.0f} of padding"
+    return verdict.holds(claim, due <= observed <= most, observed=per_parameter(observed, count), allowed=allowed)
+
+
+def update_bytes(seen: Observation) -> int | None:
+    """Live bytes when about to step, of the rank that holds most; ``None`` if a rank has none on record."""
+    found = [look(rank.memory, f"points.{UPDATE}.live") for rank in seen.ranks]
+    return max(found) if found and all(isinstance(value, int) for value in found) else None
+
+
+def less(seen: Observation, than: Observation) -> Finding:
+    """``seen`` holds less than the other when about to step."""
+    observed, most = update_bytes(seen), update_bytes(than)
+    claim = _claim(seen.case, "live bytes, about to step", f"less than {than.case.engine}")
+    passed = observed is not None and most is not None and observed < most
+    return verdict.holds(claim, passed, observed=_spelled(observed), allowed=f"less than {_spelled(most)}")
+
+
+def upcast(aligned: Observation, constrained: Observation) -> Finding:
+    """Aligned mode costs as many bytes more than memory-constrained mode as the formulas differ by."""
+    count = elements(aligned.ranks[0], aligned.case)
+    seen, low = update_bytes(aligned), update_bytes(constrained)
+    due = footprint.due(aligned.case, count).live - footprint.due(constrained.case, count).live
+    room = footprint.slack(aligned.case, "live")
+    claim = _claim(aligned.case, "cost of the upcast", f"{constrained.case.precision}")
+    observed = None if seen is None or low is None else seen - low
+    passed = observed is not None and count > 0 and abs(observed - due) <= room
+    return verdict.holds(
+        claim, passed, observed=_spelled(observed), allowed=f"{due:,.0f} bytes +/- {room:,} of padding"
+    )
+
+
+def steady(seen: Observation) -> Iterator[Finding]:
+    """After the first steps, no step leaves more behind than the one before: the slope is 0 bytes."""
+    for rank in seen.ranks:
+        after: Sequence[int] = look(rank.memory, "after_steps") or ()
+        settled = after[GROWING_STEPS:]
+        claim = _claim(seen.case, f"live bytes after each step on rank {rank.rank}", "its own earlier steps")
+        allowed = f"no more than after step {GROWING_STEPS + 1}, in each of {seen.case.steps}"
+        if len(after) != seen.case.steps or len(settled) < 2:
+            yield verdict.holds(claim, False, observed=f"{len(after)} steps recorded", allowed=allowed)
+            continue
+        grown = max(settled) - settled[0]
+        last = f"grew by {grown:,} bytes over {len(settled)} steps" if grown > 0 else f"{settled[0]:,} bytes, steady"
+        yield verdict.holds(claim, grown <= 0, observed=last, allowed=allowed)
+
+
+def returned(seen: Observation) -> Iterator[Finding]:
+    """When the engine is closed, what it held is free again."""
+    for rank in seen.ranks:
+        left = look(rank.memory, "after_close")
+        claim = _claim(seen.case, f"live bytes on rank {rank.rank}, engine closed", "before the model was built")
+        passed = isinstance(left, int) and left <= RETURNED_BYTES
+        yield verdict.holds(claim, passed, observed=_spelled(left), allowed=f"at most {RETURNED_BYTES:,} bytes")
+
+
+def _claim(case: Case, metric: str, reference: str) -> Claim:
+    return Claim(subject=case.id, rung="memory", metric=metric, reference=reference)
+
+
+def _spelled(value: int | None) -> str:
+    return "not recorded" if value is None else f"{value:,} bytes"

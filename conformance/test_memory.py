@@ -1,0 +1,43 @@
+"""Rung 9: the bytes that each rank holds. Sharding really saves what it says, nothing leaks, and all of it returns."""
+
+import pytest
+
+from conformance import memory
+from conformance.catalogue import LEAKS, MEMORY, params
+from fixtures.judging import Judge, Trained
+from fixtures.spec import Case
+
+
+@pytest.mark.parametrize("case", params(MEMORY))
+def test_state_is_as_derived(case: Case, trained: Trained, judge: Judge) -> None:
+    """Weights, masters, gradients and optimizer state are what the engine's arithmetic says, and nothing else is."""
+    judge(memory.state(trained(case)))
+
+
+ALIGNED = [case for case in LEAKS if case.engine != "ddp"]
+NEXT_LARGER = {"zero1": "ddp", "zero2": "zero1", "zero3": "zero2", "fsdp1": "zero2", "fsdp2": "zero2"}
+
+
+@pytest.mark.parametrize("case", params(ALIGNED))
+def test_more_sharding_holds_less(case: Case, trained: Trained, judge: Judge) -> None:
+    """ZeRO-1 holds less than DDP, ZeRO-2 less than ZeRO-1, ZeRO-3 and FULL_SHARD less than ZeRO-2, in aligned mode."""
+    judge(memory.less(trained(case), trained(case.with_(engine=NEXT_LARGER[case.engine]))))
+
+
+@pytest.mark.parametrize("case", params([case for case in LEAKS if case.engine in ("fsdp1", "fsdp2", "zero2", "zero3")]))
+def test_the_upcast_costs_what_it_must(case: Case, trained: Trained, judge: Judge) -> None:
+    """Aligned mode keeps fp32 where memory-constrained mode keeps bf16: that, and nothing else, is the difference."""
+    constrained = next(c for c in MEMORY if (c.engine, c.precision) == (case.engine, "bf16-true"))
+    judge(memory.upcast(trained(case), trained(constrained)))
+
+
+@pytest.mark.parametrize("case", params(LEAKS))
+def test_nothing_leaks(case: Case, trained: Trained, judge: Judge) -> None:
+    """Live bytes after each of sixteen steps do not grow by a single byte once the first are over."""
+    judge(memory.steady(trained(case)))
+
+
+@pytest.mark.parametrize("case", params(MEMORY))
+def test_memory_returns(case: Case, trained: Trained, judge: Judge) -> None:
+    """A closed engine leaves nothing behind, so that the next model can have what this one had."""
+    judge(memory.returned(trained(case)))
