@@ -9,8 +9,8 @@ rest: weight, gradient and two moments in fp32 are 16 bytes per parameter over t
 The engines keep more than the paper counts, and say so in their source. By name, as the tested stack does it:
 
 ``reducer buckets``    DDP copies gradients into buckets of its own unless ``gradient_as_bucket_view`` is set.
-``second copy``        ZeRO steps on masters of its own even where the weights are fp32 already, or where the masters are
-                       bf16 like the weights: what the paper counts once is there twice.
+``second copy``        ZeRO steps on masters of its own even where the weights are fp32 already, or where the masters
+                       are bf16 too: what the paper counts once is there twice.
 ``fp32 gradients``     with ``grad_accum_dtype`` fp32 ZeRO accumulates in 4 bytes, not 2; ZeRO-1's BF16_Optimizer keeps
                        them whole on every rank, beside the bf16 gradients that backward has just made.
 ``buckets``            ZeRO-3 allocates its reduce bucket once and keeps it.
@@ -94,17 +94,15 @@ def _deepspeed(case: Case, elements: int) -> Footprint:
 
 
 def slack(case: Case, part: str) -> int:
-    """What may come on top of ``part``: padding to a multiple of the ranks, step counters, the parameter at a cut.
-
-    Nothing in it grows with the model as its state does.
-    """
+    """What may come on top of ``part``: padding to a multiple of the ranks, step counters, the parameter at a cut."""
     engine, tensors = ENGINES[case.engine], _tensors(case)
     # Shards are padded to a multiple of twice the ranks (ZeRO) or of the ranks (FSDP), at most once per parameter.
     padding = tensors * 4 * 2 * case.world_size if engine.family in ("fsdp", "deepspeed") else 0
     counters = tensors * 4 if part == "optimizer_state" else 0
     cut = _largest(case) * BYTES[PRECISIONS[case.precision].master] if engine.zero_stage in (1, 2) else 0
     found = {
-        "parameters": padding, "masters": padding, "gradients": padding + cut, "optimizer_state": 2 * padding + counters,
+        "parameters": padding, "masters": padding, "gradients": padding + cut,
+        "optimizer_state": 2 * padding + counters,
     }
     if part != "live":
         return found.get(part, 0)

@@ -24,7 +24,10 @@ def test_more_sharding_holds_less(case: Case, trained: Trained, judge: Judge) ->
     judge(memory.less(trained(case), trained(case.with_(engine=NEXT_LARGER[case.engine]))))
 
 
-@pytest.mark.parametrize("case", params([case for case in LEAKS if case.engine in ("fsdp1", "fsdp2", "zero2", "zero3")]))
+TWO_MODES = [case for case in LEAKS if case.engine in ("fsdp1", "fsdp2", "zero2", "zero3")]
+
+
+@pytest.mark.parametrize("case", params(TWO_MODES))
 def test_the_upcast_costs_what_it_must(case: Case, trained: Trained, judge: Judge) -> None:
     """Aligned mode keeps fp32 where memory-constrained mode keeps bf16: that, and nothing else, is the difference."""
     constrained = next(c for c in MEMORY if (c.engine, c.precision) == (case.engine, "bf16-true"))

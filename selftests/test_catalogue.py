@@ -11,13 +11,25 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import DISTRIBUTED, EXPERIMENT, MATCHED, ROUNDING, STOCK, params, peer, platforms, references
+from conformance.catalogue import (
+    DISTRIBUTED,
+    EXPERIMENT,
+    LEAKS,
+    MATCHED,
+    MEMORY,
+    ROUNDING,
+    STOCK,
+    params,
+    peer,
+    platforms,
+    references,
+)
 from fixtures import known_failures
 from fixtures.baseline import stale
 from fixtures.spec import ENGINES, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values()) if "cpu" in platforms(case)]
+ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY) if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
 
 
@@ -46,7 +58,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK]
+    every = [*MATCHED, *STOCK, *MEMORY]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}
@@ -90,6 +102,14 @@ def test_rounding_is_on_record_for_low_precision_alone() -> None:
     """In fp32 there is nothing to tell: gradients agree or the gate fails."""
     assert {case.precision for case in ROUNDING} == set(PRECISIONS) - {"fp32"}
     assert {case.engine for case in ROUNDING} == set(DISTRIBUTED) - {"zero3"}
+
+
+def test_every_engine_is_held_to_its_arithmetic() -> None:
+    """The bytes of each engine are judged; of each sharding family also at four ranks and with bf16 weights."""
+    assert {case.engine for case in MEMORY} == set(DISTRIBUTED)
+    assert {case.engine[:4] for case in MEMORY if case.world_size == 4} == {"fsdp", "zero"}
+    assert {case.engine[:4] for case in MEMORY if case.precision == "bf16-true"} == {"fsdp", "zero"}
+    assert min(case.steps for case in LEAKS) >= 15
 
 
 def snapshotted() -> Mapping[str, set[str]]:
