@@ -105,6 +105,30 @@ def returned(seen: Observation) -> Iterator[Finding]:
         yield verdict.holds(claim, passed, observed=_spelled(left), allowed=f"at most {RETURNED_BYTES:,} bytes")
 
 
+def fits(seen: Observation) -> Iterator[Finding]:
+    """The case ran to its end under its limit; how much of its budget each rank had in use at the end of a phase."""
+    for rank in seen.ranks:
+        budget, most = look(rank.memory, "limit.budget_bytes"), look(rank.memory, "limit.most_bytes")
+        claim = _claim(seen.case, f"budget in use on rank {rank.rank}", "at the end of a phase")
+        due = (seen.case.budget_mib or 0) * 2**20
+        passed = isinstance(most, int) and budget == due and 0 < most <= due
+        yield verdict.holds(
+            claim, seen.outcome == "ok" and passed, observed=_spelled(most), allowed=f"{due:,} bytes, under a limit"
+        )
+
+
+def must_not_fit(seen: Observation) -> Finding:
+    """The case runs out of memory under its limit. One that fits shows a budget that does not bind."""
+    claim = _claim(seen.case, "outcome under the limit", f"{seen.case.budget_mib} MiB are too little for it")
+    error = seen.error or {}
+    told = {
+        "ok": "it fits: the budget is not binding",
+        "oom": f"out of memory in step {max((len(rank.steps) for rank in seen.ranks), default=0) + 1}",
+    }
+    observed = told.get(seen.outcome, f"{seen.outcome}, not out of memory: {str(error.get('message', ''))[:80]}")
+    return verdict.holds(claim, seen.outcome == "oom", observed=observed, allowed="out of memory")
+
+
 def _claim(case: Case, metric: str, reference: str) -> Claim:
     return Claim(subject=case.id, rung="memory", metric=metric, reference=reference)
 

@@ -3,8 +3,8 @@
 import pytest
 
 from conformance import memory
-from conformance.catalogue import LEAKS, MEMORY, params
-from fixtures.judging import Judge, Trained
+from conformance.catalogue import FITS, LEAKS, MEMORY, params, partners
+from fixtures.judging import Judge, Observe, Trained
 from fixtures.spec import Case
 
 
@@ -44,3 +44,15 @@ def test_nothing_leaks(case: Case, trained: Trained, judge: Judge) -> None:
 def test_memory_returns(case: Case, trained: Trained, judge: Judge) -> None:
     """A closed engine leaves nothing behind, so that the next model can have what this one had."""
     judge(memory.returned(trained(case)))
+
+
+@pytest.mark.parametrize("case", params(FITS))
+def test_target_batch_fits(case: Case, trained: Trained, judge: Judge) -> None:
+    """The batch that the engine is chosen for trains within its budget, which a real limit enforces."""
+    judge(memory.fits(trained(case)))
+
+
+@pytest.mark.parametrize("case", params([partner for case in FITS for partner in partners(case)]))
+def test_partner_does_not_fit(case: Case, observe: Observe, judge: Judge) -> None:
+    """DDP at the same batch, and half as many rows again, run out of the same budget: it binds."""
+    judge(memory.must_not_fit(observe(case)))

@@ -14,12 +14,14 @@ import pytest
 from conformance.catalogue import (
     DISTRIBUTED,
     EXPERIMENT,
+    FITS,
     LEAKS,
     MATCHED,
     MEMORY,
     ROUNDING,
     STOCK,
     params,
+    partners,
     peer,
     platforms,
     references,
@@ -29,7 +31,7 @@ from fixtures.baseline import stale
 from fixtures.spec import ENGINES, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY) if "cpu" in platforms(case)]
+ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *FITS) if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
 
 
@@ -58,7 +60,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK, *MEMORY]
+    every = [*MATCHED, *STOCK, *MEMORY, *FITS]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}
@@ -110,6 +112,16 @@ def test_every_engine_is_held_to_its_arithmetic() -> None:
     assert {case.engine[:4] for case in MEMORY if case.world_size == 4} == {"fsdp", "zero"}
     assert {case.engine[:4] for case in MEMORY if case.precision == "bf16-true"} == {"fsdp", "zero"}
     assert min(case.steps for case in LEAKS) >= 15
+
+
+def test_every_target_has_partners_that_must_not_fit() -> None:
+    """DDP at the same batch, and more rows on the same engine, under the same budget."""
+    for case in FITS:
+        ddp, larger = partners(case)
+        assert ddp == case.with_(engine="ddp")
+        assert larger == case.with_(rows_per_step=larger.rows_per_step)
+        assert case.rows_per_step < larger.rows_per_step <= 2 * case.rows_per_step
+    assert {case.engine for case in FITS} == {"fsdp1", "fsdp2", "zero3"}
 
 
 def snapshotted() -> Mapping[str, set[str]]:

@@ -43,6 +43,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.judging": "pytest",
     "fixtures.known_failures": "pure",
     "fixtures.launch": "pytest",
+    "fixtures.limit": "ranks",
     "fixtures.live": "pytest",
     "fixtures.memory": "ranks",
     "fixtures.models": "ranks",
