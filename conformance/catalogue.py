@@ -82,9 +82,9 @@ MEMORY = [
 """One row per rank and a larger model, so that state outweighs activations. Only on the CPU: its allocator counts."""
 
 
-BUDGET_MIB = {"fsdp1": 72, "fsdp2": 75, "zero3": 86}
+BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
 """What each rank may allocate beyond the loaded frameworks, midway between what the target batch needs on the tested
-stack (65, 67 and 78 MiB) and what half as many rows again need (79, 83 and 93); DDP needs 109 for the target batch."""
+stack (40, 44 and 55 MiB) and what half as many rows again need (56, 58 and 71); DDP needs 83 for the target batch."""
 
 FITS = [
     Case(

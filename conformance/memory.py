@@ -81,6 +81,19 @@ def upcast(aligned: Observation, constrained: Observation) -> Finding:
     )
 
 
+PEAK_MARGIN = 0.02
+"""How much a peak may rise over its baseline. It repeats to 0.02 % on the tested stack; a version of the C++ library or
+another order of two requests may move a work buffer, and less than this no choice of batch depends on."""
+
+PEAK_PHASES = ("forward", "backward", "step")
+
+
+def peaks(seen: Observation) -> dict[str, int]:
+    """The most that was live in each phase of a step, on the rank where it was most; without phases not on record."""
+    found = {name: [look(rank.memory, f"peaks.{name}") for rank in seen.ranks] for name in PEAK_PHASES}
+    return {f"peak, {name}": max(values) for name, values in found.items() if all(type(v) is int for v in values)}
+
+
 def steady(seen: Observation) -> Iterator[Finding]:
     """After the first steps, no step leaves more behind than the one before: the slope is 0 bytes."""
     for rank in seen.ranks:

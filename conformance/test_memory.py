@@ -1,9 +1,11 @@
 """Rung 9: the bytes that each rank holds. Sharding really saves what it says, nothing leaks, and all of it returns."""
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from conformance import memory
 from conformance.catalogue import FITS, LEAKS, MEMORY, params, partners
+from fixtures.baseline import no_more
 from fixtures.judging import Judge, Observe, Trained
 from fixtures.spec import Case
 
@@ -38,6 +40,13 @@ def test_the_upcast_costs_what_it_must(case: Case, trained: Trained, judge: Judg
 def test_nothing_leaks(case: Case, trained: Trained, judge: Judge) -> None:
     """Live bytes after each of sixteen steps do not grow by a single byte once the first are over."""
     judge(memory.steady(trained(case)))
+
+
+@pytest.mark.parametrize("case", params(LEAKS))
+def test_peaks_are_no_higher(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
+    """The most that is live in forward, backward and step is what it was before, or less."""
+    peaks = memory.peaks(trained(case))
+    judge(no_more(snapshot, peaks, subject=case.id, rung="memory", margin=memory.PEAK_MARGIN))
 
 
 @pytest.mark.parametrize("case", params(MEMORY))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from conformance import footprint, memory
-from conformance.catalogue import LEAKS, MEMORY
+from conformance.catalogue import FITS, LEAKS, MEMORY
 from conformance.footprint import BYTES
 from fixtures.dialects import settings
 from fixtures.observation import Observation
@@ -154,3 +155,36 @@ def test_the_arithmetic(engine: str, precision: str, ranks: int, bytes_per_param
     due = footprint.due(case, ELEMENTS)
     assert due.live - due.buffers == bytes_per_parameter * ELEMENTS
     assert due.buffers == (2**18 if engine == "zero3" else 0)
+
+
+@pytest.mark.parametrize(
+    ("budget", "most", "outcome", "passes"),
+    [
+        (51 * 2**20, 40_000_000, "ok", True), (51 * 2**20, 40_000_000, "oom", False), (51 * 2**20, 0, "ok", False),
+        (52 * 2**20, 40_000_000, "ok", False), (51 * 2**20, 60_000_000, "ok", False), (None, None, "ok", False),
+    ],
+    ids=["fits", "does not", "nothing in use", "another limit", "beyond it", "no limit"],
+)
+def test_a_target_fits_under_its_own_limit(
+    budget: int | None, most: int | None, outcome: Any, passes: bool, tmp_path: Path,
+) -> None:
+    """It ran to its end, and really under the limit that the catalogue names."""
+    case = next(case for case in FITS if case.engine == "fsdp2")
+    told = {"limit": {"budget_bytes": budget, "most_bytes": most}}
+    findings = list(memory.fits(replace(seen(case, tmp_path, told), outcome=outcome)))
+    assert [finding.passed for finding in findings] == [passes, passes]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "observed"),
+    [
+        ("oom", "out of memory in step 5"), ("ok", "it fits: the budget is not binding"),
+        ("crashed", "crashed, not out of memory: killed by SIGKILL"),
+        ("hung", "hung, not out of memory: killed by SIGKILL"),
+    ],
+)
+def test_a_partner_must_run_out_of_memory(outcome: Any, observed: str, tmp_path: Path) -> None:
+    """Nothing else will do: one that fits shows that the budget does not bind, one that crashes shows nothing."""
+    run = replace(seen(FITS[0], tmp_path, {}), outcome=outcome, error={"message": "killed by SIGKILL"})
+    finding = memory.must_not_fit(run)
+    assert (finding.passed, finding.observed) == (outcome == "oom", observed)

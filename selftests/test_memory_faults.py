@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from conformance import memory
-from conformance.catalogue import LEAKS, MEMORY
+from conformance.catalogue import FITS, LEAKS, MEMORY, partners
 from fixtures import extensions
 from fixtures.dialects import settings
 from fixtures.launch import Launcher
@@ -39,15 +39,13 @@ SOUND = sorted({(case.id, case) for _, case, _, _ in SEEN}, key=lambda pair: pai
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case, str | None], Observation]]:
-    """``run(case, fault)``: what it showed."""
+    """``run(case, fault)``: what it showed, whatever its outcome."""
     extensions.ensure_built()
     with Launcher() as launcher:
 
         def go(case: Case, fault: str | None = None) -> Observation:
             request = replace(Request.of(case, settings(case)), fault=fault)
-            seen = launcher.run(request, tmp_path_factory.mktemp("run"), deadline_seconds=120)
-            assert seen.outcome == "ok", seen.error
-            return seen
+            return launcher.run(request, tmp_path_factory.mktemp("run"), deadline_seconds=20)
 
         yield go
 
@@ -56,6 +54,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case, st
 def test_a_sound_run_passes_and_repeats(case: Case, run: Callable[..., Observation]) -> None:
     """Without a fault every claim holds; a second run holds the same bytes at rest, to the last one."""
     seen, again = run(case), run(case)
+    assert (seen.outcome, again.outcome) == ("ok", "ok")
     failed = [f.sentence for f in (*memory.state(seen), *memory.steady(seen)) if not f.passed]
     assert failed == []
     assert at_rest(seen) == at_rest(again)
@@ -73,7 +72,9 @@ def test_a_fault_is_seen(
     fault: str, case: Case, claims: Any, words: str, run: Callable[..., Observation],
 ) -> None:
     """With the fault the claim fails, and says where the bytes are."""
-    failed = [finding.metric for finding in claims(run(case, fault)) if not finding.passed]
+    seen = run(case, fault)
+    assert seen.outcome == "ok", seen.error
+    failed = [finding.metric for finding in claims(seen) if not finding.passed]
     assert any(metric.startswith(words) for metric in failed), failed
 
 
@@ -83,6 +84,37 @@ def test_the_leak_is_a_thousandth_of_the_peak(run: Callable[..., Observation]) -
     peak = min(max(rank.memory["peaks"].values()) for rank in run(case).ranks)
     after = run(case, "tensor_leaked").ranks[0].memory["after_steps"]
     assert 0 < after[10] - after[9] <= peak / 1000
+
+
+FITTING = next(case for case in FITS if case.engine == "fsdp2")
+
+
+def test_a_rank_out_of_memory_leaves_the_next_case_alone(run: Callable[..., Observation]) -> None:
+    """Both partners run out of memory and say where; the target runs right after them, and its losses are its own."""
+    before = run(FITTING)
+    lost = [run(partner) for partner in partners(FITTING)]
+    after = run(FITTING)
+    assert [seen.outcome for seen in (before, *lost, after)] == ["ok", "oom", "oom", "ok"]
+    assert after.losses == before.losses
+    assert all(seen.error and ("allocate" in seen.error["message"] or "left" in seen.error["message"]) for seen in lost)
+
+
+def test_a_budget_that_does_not_bind_is_seen(run: Callable[..., Observation]) -> None:
+    """Ten times the budget holds DDP, too: then the claim about it fails and says why."""
+    finding = memory.must_not_fit(run(partners(FITTING)[0].with_(budget_mib=510)))
+    assert (finding.passed, finding.observed) == (False, "it fits: the budget is not binding")
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome"), [("rank_killed", "crashed"), ("rank_raises", "crashed"), ("rank_hangs", "hung")]
+)
+def test_other_ends_are_not_out_of_memory(fault: str, outcome: str, run: Callable[..., Observation]) -> None:
+    """A rank killed by a signal, one that raises and one that hangs under a limit are told apart from one too large."""
+    seen = run(FITTING, fault)
+    assert seen.outcome == outcome
+    assert not memory.must_not_fit(seen).passed
+    assert seen.error is not None
+    assert ("SIGKILL" in seen.error["message"]) is (fault == "rank_killed")
 
 
 METERED = """

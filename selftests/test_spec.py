@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogue import EXPERIMENT, MATCHED, MEMORY, ORACLE, STOCK
+from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, ORACLE, STOCK
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case, SpecError, look_up
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
-EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY)
+EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *FITS)
 
 IDS = [
     ({}, "llama-tiny-zero3-fp32-x2"),
@@ -23,6 +23,7 @@ IDS = [
     ({"learning_rate": 1e-5, "steps": 100}, "llama-tiny-zero3-fp32-x2-s100-lr1e-05"),
     ({"dialect": "stock", "outputs": "loss", "steps": 3}, "llama-tiny-zero3-fp32-x2-stock-loss-s3"),
     ({"rows_per_step": 16, "measure": "memory"}, "llama-tiny-zero3-fp32-x2-b16-memory"),
+    ({"measure": "fit", "budget_mib": 72}, "llama-tiny-zero3-fp32-x2-fit-72MiB"),
     (
         {"model": "gpt2-tiny", "engine": "zero2", "precision": "bf16-mixed", "optimizer": "sgd",
          "accumulation_steps": 4, "outputs": "loss", "steps": 6, "learning_rate": 0.1},
@@ -62,7 +63,10 @@ def test_every_id_is_a_file_name() -> None:
         ({"dialect": "match"}, r"unknown dialect 'match'; did you mean 'matched'\? \(known: matched, stock\)"),
         ({"optimizer": "adam"}, r"unknown optimizer 'adam'; did you mean 'adamw'\? \(known: adamw, sgd\)"),
         ({"outputs": "logit"}, r"unknown outputs 'logit'; did you mean 'logits'\? \(known: logits, loss\)"),
-        ({"measure": "memry"}, r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory\)"),
+        ({"measure": "memry"}, r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, fit\)"),
+        ({"measure": "fit"}, "measure 'fit' and a positive budget_mib go together, not 'fit' and None"),
+        ({"budget_mib": 7}, "measure 'fit' and a positive budget_mib go together, not 'training' and 7"),
+        ({"measure": "fit", "budget_mib": -1}, "measure 'fit' and a positive budget_mib go together, not 'fit' and -1"),
         ({"rows_per_step": 0}, r"0 rows per step cannot be divided over world_size 2 x accumulation_steps 1"),
         ({"rows_per_step": 9}, r"9 rows per step cannot be divided over world_size 2 x accumulation_steps 1"),
         ({"engine": "xyz"}, r"unknown engine 'xyz' \(known: .*\)"),
