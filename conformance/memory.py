@@ -81,9 +81,9 @@ def upcast(aligned: Observation, constrained: Observation) -> Finding:
     )
 
 
-PEAK_MARGIN = 0.02
-"""How much a peak may rise over its baseline. It repeats to 0.02 % on the tested stack; a version of the C++ library or
-another order of two requests may move a work buffer, and less than this no choice of batch depends on."""
+PEAK_MARGIN = 0.05
+"""How much a peak may rise over its baseline. It repeats to 0.02 % on an idle machine; on a crowded one (load 5 on two
+cores) gloo let go of one layer's buffer too late in every step, once in six runs, which added 2.2 %: about twice that."""
 
 PEAK_PHASES = ("forward", "backward", "step")
 
@@ -95,17 +95,21 @@ def peaks(seen: Observation) -> dict[str, int]:
 
 
 def steady(seen: Observation) -> Iterator[Finding]:
-    """After the first steps, no step leaves more behind than the one before: the slope is 0 bytes."""
+    """After the first steps nothing is added: the least of the later half is no more than the least of the earlier.
+
+    The least, because a thread that lets go of a tensor a moment late adds to one step, and a leak to all that follow.
+    """
     for rank in seen.ranks:
         after: Sequence[int] = look(rank.memory, "after_steps") or ()
         settled = after[GROWING_STEPS:]
         claim = _claim(seen.case, f"live bytes after each step on rank {rank.rank}", "its own earlier steps")
-        allowed = f"no more than after step {GROWING_STEPS + 1}, in each of {seen.case.steps}"
+        allowed = f"no growth from step {GROWING_STEPS + 1} to {seen.case.steps}"
         if len(after) != seen.case.steps or len(settled) < 2:
             yield verdict.holds(claim, False, observed=f"{len(after)} steps recorded", allowed=allowed)
             continue
-        grown = max(settled) - settled[0]
-        last = f"grew by {grown:,} bytes over {len(settled)} steps" if grown > 0 else f"{settled[0]:,} bytes, steady"
+        half = len(settled) // 2
+        grown = min(settled[half:]) - min(settled[:half])
+        last = f"grew by {grown:,} bytes within {half + 1} steps" if grown > 0 else f"{min(settled):,} bytes, steady"
         yield verdict.holds(claim, grown <= 0, observed=last, allowed=allowed)
 
 

@@ -102,12 +102,12 @@ def test_a_record_without_memory_fails(claims: Any, tmp_path: Path) -> None:
     ("after", "passes"),
     [
         ([1, 2, 3, *[4] * 13], True), ([9, 9, 9, *[4] * 13], True), ([1, 2, 3, *[4] * 12, 3], True),
-        ([1, 2, 3, *[4] * 12, 5], False), ([*range(16)], False), ([1, 2, 3, 4, 5, *[4] * 11], False),
+        ([1, 2, 3, 4, 9, *[4] * 11], True), ([1, 2, 3, *[4] * 6, *[5] * 7], False), ([*range(16)], False),
         ([4] * 15, False), ([], False),
     ],
 )
 def test_one_byte_more_is_a_leak(after: list[int], passes: bool, tmp_path: Path) -> None:
-    """After the first steps nothing may be added, ever, in as many steps as the case has."""
+    """After the first steps nothing may be added for good; a late release in one step is none; all steps are there."""
     findings = list(memory.steady(seen(ZERO2, tmp_path, changed(recorded(ZERO2), "after_steps", after))))
     assert [finding.passed for finding in findings] == [passes, passes]
 
