@@ -82,8 +82,8 @@ def upcast(aligned: Observation, constrained: Observation) -> Finding:
 
 
 PEAK_MARGIN = 0.05
-"""How much a peak may rise over its baseline. It repeats to 0.02 % on an idle machine; on a crowded one (load 5 on two
-cores) gloo let go of one layer's buffer too late in every step, once in six runs, which added 2.2 %: about twice that."""
+"""How much a peak may rise over its baseline. It repeats to 0.02 % on an idle machine; on a crowded one (load 5, two
+cores) gloo let go of one layer late in every step of one run in six, which added 2.2 %: about twice that."""
 
 PEAK_PHASES = ("forward", "backward", "step")
 
