@@ -27,6 +27,7 @@ def test_settings_are_in_force(case: Case, trained: Trained, judge: Judge, snaps
             verdict.same(claim(name), promises.look(in_force["settings"], name), due)
             for name, due in promises.numbers(case).items()
         ],
+        claims.reductions(seen),
         unchanged(snapshot, in_force, subject=case.id),
     )
 
