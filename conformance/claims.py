@@ -47,7 +47,8 @@ def reductions(seen: Observation) -> Iterator[Finding]:
         subject=seen.case.id, rung="settings", metric="gradient reductions per optimizer step",
         reference=f"accumulation over {seen.case.accumulation_steps}",
     )
-    yield verdict.holds(claim, 0.99 * due <= moved <= 1.1 * due, observed=f"{moved:.3g}", allowed=f"{due} to {1.1 * due:.3g}")
+    fits = 0.99 * due <= moved <= 1.1 * due
+    yield verdict.holds(claim, fits, observed=f"{moved:.3g}", allowed=f"{due} to {1.1 * due:.3g}")
 
 
 def own_loss(seen: Observation) -> Iterator[Finding]:
