@@ -69,9 +69,10 @@ def test_latest_is_a_whole_run(suite: Suite) -> None:
 
 def test_what_is_laid_over_is_part_of_the_command(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without PYTHONPATH the printed line would run other packages, and find nothing wrong."""
+    tester = suite(JUDGED.replace("finding(case, ", "finding(case, passed=False, "))
     monkeypatch.setenv("PYTHONPATH", "/lay it/over")
     monkeypatch.setenv("TOX_ENV_NAME", "cpu")
-    result = suite(JUDGED.replace("finding(case, ", "finding(case, passed=False, ")).runpytest_inprocess()
+    result = tester.runpytest_inprocess()
     result.stdout.fnmatch_lines([f"re-run: PYTHONPATH='/lay it/over' {sys.prefix}/bin/torchrun --nproc-per-node 2 *"])
 
 
