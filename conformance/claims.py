@@ -74,6 +74,11 @@ def first_gradients(seen: Observation, due: Observation, kind: str) -> Iterator[
     yield _norm(seen, due, kind, step=1)
 
 
+def rounding(seen: Observation, peers: Sequence[Observation]) -> dict[str, str]:
+    """For the settings baseline: where an engine rounds gradients is its own affair, that it changed is not."""
+    return {f"gradients agree with {peer.case.engine}'s": agreement(seen, peer) for peer in peers}
+
+
 def agreement(seen: Observation, peer: Observation) -> str:
     """How closely two runs agree on the gradients of step 1: to fp32 rounding, to bf16 rounding, or not at all.
 
