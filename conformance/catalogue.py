@@ -127,6 +127,12 @@ def references(case: Case) -> list[tuple[Case, str]]:
     return found
 
 
+def rounds_like(case: Case) -> list[Case]:
+    """In low precision, the peer: it is on record how closely the gradients of ``case`` agree with it."""
+    other = peer(case)
+    return [other] if case.precision != "fp32" and other in MATCHED and other != case else []
+
+
 def same_arithmetic(case: Case) -> bool:
     """Whether ``case`` rounds where its ZeRO-3 peer rounds, so that only the order of sums may differ.
 
@@ -156,6 +162,3 @@ EXPERIMENT = {
     "aligned DeepSpeed": _LOW_RATE.with_(precision="bf16-mixed", engine="zero3"),
 }
 """The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""
-
-ROUNDING = [case for case in MATCHED if case.precision != "fp32" and peer(case) in MATCHED and peer(case) != case]
-"""Low-precision cases of which it is on record how closely their gradients agree with the peer's."""

@@ -6,6 +6,7 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
+from conformance.promises import reductions_per_step
 from conformance.tolerances import fp32_rounding, reference_kind, reported_norm, tolerance
 from fixtures import verdict
 from fixtures.observation import Observation
@@ -25,6 +26,29 @@ def first_loss(seen: Observation, due: Observation, kind: str) -> Iterator[Findi
     who, reference = subject(seen, due, kind)
     claim = Claim(subject=who, rung="loss", metric="loss, step 1", reference=reference)
     yield verdict.close(claim, seen.losses[0], due.losses[0], tolerance(seen.case, "loss", kind, platform=_on(seen)))
+
+
+def reductions(seen: Observation) -> Iterator[Finding]:
+    """Rung ``settings``: gradients cross the network as often as the engine promises, and no oftener.
+
+    What one reduction of all gradients moves is known: an all-reduce takes them whole, a reduce-scatter takes them
+    whole and gives a share back. Padding adds a little.
+    """
+    whole = sum(len(values) for values in seen.group("parameters").values())
+    moved = 0.0
+    for operation, by_dtype in seen.agreed("collectives").items():
+        elements = sum(counted["elements"] for counted in by_dtype.values())
+        if operation.startswith("allreduce"):
+            moved += elements / whole
+        elif operation.startswith("reduce_scatter"):
+            moved += elements / (whole + whole / seen.case.world_size)
+    due = reductions_per_step(seen.case)
+    claim = Claim(
+        subject=seen.case.id, rung="settings", metric="gradient reductions per optimizer step",
+        reference=f"accumulation over {seen.case.accumulation_steps}",
+    )
+    fits = 0.99 * due <= moved <= 1.1 * due
+    yield verdict.holds(claim, fits, observed=f"{moved:.3g}", allowed=f"{due} to {1.1 * due:.3g}")
 
 
 def own_loss(seen: Observation) -> Iterator[Finding]:
@@ -48,6 +72,11 @@ def first_gradients(seen: Observation, due: Observation, kind: str) -> Iterator[
         tolerance(seen.case, "gradients", kind, platform=_on(seen)), scale=gradient_scale(due),
     )
     yield _norm(seen, due, kind, step=1)
+
+
+def rounding(seen: Observation, peers: Sequence[Observation]) -> dict[str, str]:
+    """For the settings baseline: where an engine rounds gradients is its own affair, that it changed is not."""
+    return {f"gradients agree with {peer.case.engine}'s": agreement(seen, peer) for peer in peers}
 
 
 def agreement(seen: Observation, peer: Observation) -> str:

@@ -55,6 +55,14 @@ def _layers(case: Case) -> int:
     return int(config.get("num_hidden_layers", config.get("n_layer", 0)))
 
 
+def reductions_per_step(case: Case) -> int:
+    """How often every gradient is reduced over the ranks in one optimizer step.
+
+    Once, after the last micro-batch; ZeRO-2 and ZeRO-3 after each, since no rank keeps a whole gradient.
+    """
+    return case.accumulation_steps if ENGINES[case.engine].zero_stage in (2, 3) else 1
+
+
 def look(found: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted ``path``; ``None`` where there is none."""
     value: Any = found

@@ -4,7 +4,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from conformance import claims, promises
-from conformance.catalogue import MATCHED, ROUNDING, STOCK, params, peer
+from conformance.catalogue import MATCHED, STOCK, params, rounds_like
 from fixtures import verdict
 from fixtures.baseline import unchanged
 from fixtures.judging import Judge, Trained
@@ -16,7 +16,7 @@ from fixtures.verdict import Claim
 def test_settings_are_in_force(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
     """Rate, accumulation and clipping are the case's; all settings and collectives of a step equal the baseline."""
     seen = trained(case)
-    in_force = seen.in_force()
+    in_force = {**seen.in_force(), **claims.rounding(seen, [trained(due) for due in rounds_like(case)])}
 
     def claim(metric: str) -> Claim:
         return Claim(subject=case.id, rung="settings", metric=metric, reference="what the case asks for")
@@ -27,6 +27,7 @@ def test_settings_are_in_force(case: Case, trained: Trained, judge: Judge, snaps
             verdict.same(claim(name), promises.look(in_force["settings"], name), due)
             for name, due in promises.numbers(case).items()
         ],
+        claims.reductions(seen),
         unchanged(snapshot, in_force, subject=case.id),
     )
 
@@ -35,10 +36,3 @@ def test_settings_are_in_force(case: Case, trained: Trained, judge: Judge, snaps
 def test_stock_settings_are_on_record(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
     """What a user gets who says nothing is a baseline: a changed default shows here."""
     judge(unchanged(snapshot, trained(case).in_force(), subject=case.id))
-
-
-@pytest.mark.parametrize("case", params(ROUNDING))
-def test_rounding_is_on_record(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
-    """Where an engine rounds gradients is its own affair within the precision mode; that it changed is not."""
-    agreement = {"gradients agree with zero3's": claims.agreement(trained(case), trained(peer(case)))}
-    judge(unchanged(snapshot, agreement, subject=case.id))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
-import struct
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +18,7 @@ from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.outside import Outside
 from fixtures.spec import Case
 from fixtures.verdict import Finding
+from selftests.records import safetensors
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
 OTHER = Case(model="gpt2-tiny", engine="fsdp2", precision="fp32")
@@ -87,7 +86,8 @@ OUTCOMES = {"rank full": run_out_of_space, "crash": crash, "hang": hang}
 class FakeLauncher:
     """Writes the observation that a real launcher would, and a line into ``launched.txt`` beside the runs.
 
-    ``FAKE_FAULT`` in the environment makes it misbehave: ``full``, ``rank full``, ``interrupt``, ``crash``, ``hang``.
+    ``FAKE_FAULT`` in the environment makes it misbehave: ``full``, ``rank full``, ``interrupt``, ``no tensors``,
+    ``crash``, ``hang``.
     """
 
     def run(
@@ -108,6 +108,8 @@ class FakeLauncher:
         seen = OUTCOMES.get(fault, observation)(request, run_dir)
         write_json(run_dir / "request.json", request.to_json())
         write_json(run_dir / "observation.json", seen.to_json())
+        if fault != "no tensors":
+            (run_dir / "tensors.safetensors").write_bytes(safetensors({"parameters/w": [1.0]}))
         return seen
 
     def close(self) -> None:
@@ -131,9 +133,7 @@ class ThoroughLauncher(FakeLauncher):
         seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
         settings = {f"key{n}": [n] * 3 for n in range(100)}
         ranks = tuple(replace(rank, steps=rank.steps * 20, settings=settings) for rank in seen.ranks)
-        header = json.dumps({"gradients/w": {"dtype": "F32", "shape": [60_000], "data_offsets": [0, 240_000]}}).encode()
-        data = struct.pack("<Q", len(header)) + header + bytes(240_000)
-        (run_dir / "tensors.safetensors").write_bytes(data)
+        (run_dir / "tensors.safetensors").write_bytes(safetensors({"gradients/w": [0.0] * 60_000}))
         return replace(seen, ranks=ranks)
 
 

@@ -247,3 +247,25 @@ def test_all_engines_lie_within_a_millionth_of_each_other(
     test_curves.test_all_engines_lie_within_a_millionth(case, trained, judge)
     assert [finding.passed for finding in found] == [passed]
     assert f"{len(DISTRIBUTED)} engines" in found[0].metric
+
+
+@pytest.mark.parametrize(
+    ("engine", "moved", "passed"),
+    [
+        # four parameters in all, over two ranks: an all-reduce moves 4 elements, a reduce-scatter 4 + 2
+        ("ddp", {"allreduce": {"float32": {"calls": 1, "elements": 4}}}, True),
+        ("ddp", {"allreduce": {"float32": {"calls": 4, "elements": 16}}}, False),
+        ("fsdp2", {"reduce_scatter_base": {"bfloat16": {"calls": 3, "elements": 6}}}, True),
+        ("fsdp2", {"reduce_scatter_base": {"bfloat16": {"calls": 12, "elements": 24}}}, False),
+        ("fsdp2", {"allgather_base": {"float32": {"calls": 3, "elements": 6}}}, False),
+        ("zero2", {"allreduce": {"float32": {"calls": 4, "elements": 16}}}, True),
+        ("zero2", {"allreduce": {"float32": {"calls": 1, "elements": 4}}}, False),
+        ("zero3", {}, False),
+    ],
+)
+def test_gradients_are_reduced_as_often_as_promised(lab: Lab, engine: str, moved: Any, passed: bool) -> None:
+    """Once per optimizer step, by ZeRO-2 and ZeRO-3 after each of four micro-batches; never not at all."""
+    case = replace(CASE, engine=engine, accumulation_steps=4)
+    (finding,) = claims.reductions(lab.seen(case=case, collectives=moved))
+    assert finding.passed is passed, finding.sentence
+    assert finding.rung == "settings"

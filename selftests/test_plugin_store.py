@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,10 +51,29 @@ def test_run_folder_holds_each_case(suite: Suite) -> None:
     tester.runpytest_inprocess()
     latest = tester.path / "runs" / "latest"
     record = json.loads((latest / CASE.id / "observation.json").read_text())
-    assert record["provenance"]["command"] == (
+    assert record["provenance"]["command"].endswith(
         f"torchrun --nproc-per-node 2 -m fixtures.worker runs/{latest.readlink()}/{CASE.id}"
     )
     assert {path.name for path in latest.iterdir()} == {CASE.id, OTHER.id, ".locks", "findings.jsonl"}
+
+
+def test_latest_is_a_whole_run(suite: Suite) -> None:
+    """A session of a few cases leaves runs/latest where it was."""
+    tester = suite(JUDGED)
+    tester.runpytest_inprocess()
+    whole = (tester.path / "runs" / "latest").readlink()
+    tester.runpytest_inprocess("-k", CASE.id, "--run-dir", "runs/few")
+    assert (tester.path / "runs" / "few" / CASE.id).exists()
+    assert (tester.path / "runs" / "latest").readlink() == whole
+
+
+def test_what_is_laid_over_is_part_of_the_command(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without PYTHONPATH the printed line would run other packages, and find nothing wrong."""
+    tester = suite(JUDGED.replace("finding(case, ", "finding(case, passed=False, "))
+    monkeypatch.setenv("PYTHONPATH", "/lay it/over")
+    monkeypatch.setenv("TOX_ENV_NAME", "cpu")
+    result = tester.runpytest_inprocess()
+    result.stdout.fnmatch_lines([f"re-run: PYTHONPATH='/lay it/over' {sys.prefix}/bin/torchrun --nproc-per-node 2 *"])
 
 
 def test_pictures_go_into_the_run_folder(suite: Suite) -> None:
@@ -187,8 +207,8 @@ def test_replay_prints_its_own_command(suite: Suite) -> None:
     module.write_text(module.read_text().replace("finding(case, ", "finding(case, passed=False, "))
     result = tester.runpytest_inprocess("--replay", "done")
     result.stdout.fnmatch_lines([
-        f"re-run: torchrun --nproc-per-node 2 -m fixtures.worker done/{CASE.id}",
-        f'judge again: pytest --replay=done "conformance/test_small.py::test_loss[[]{CASE.id}[]]"',
+        f"re-run: *torchrun --nproc-per-node 2 -m fixtures.worker done/{CASE.id}",
+        f'judge again: *pytest --replay=done "conformance/test_small.py::test_loss[[]{CASE.id}[]]"',
     ])
 
 
@@ -237,8 +257,11 @@ def test_truncated_tensors_are_a_usage_error(suite: Suite) -> None:
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
-def test_missing_tensors_are_a_usage_error(suite: Suite, processes: str) -> None:
+def test_missing_tensors_are_a_usage_error(
+    suite: Suite, processes: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A record without the tensors that a test asks for cannot be judged, in whichever process that shows."""
+    monkeypatch.setenv("FAKE_FAULT", "no tensors")
     tester = suite(TENSORS)
     assert_usage_error(tester.runpytest_inprocess("-n", processes), "tensors.safetensors cannot be read")
 
@@ -252,6 +275,8 @@ def test_record_of_another_case_is_a_usage_error(suite: Suite) -> None:
 
 @pytest.mark.parametrize(("arguments", "words"), [
     (["--replay", "nowhere"], ["there is no such folder"]),
+    (["--replay="], ["--replay= names no folder"]),
+    (["--run-dir="], ["--run-dir= names no folder"]),
     (["--replay", "conformance"], ["no run was recorded there"]),
     (["--replay", "done", "--run-dir", "new"], ["leave --run-dir out"]),
 ])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Callable
 from typing import Any
 
@@ -228,3 +229,11 @@ def test_a_limit_that_allows_everything_is_refused(relative: float) -> None:
     """NaN, infinite and negative tolerances cannot be made, and the reason is in the message."""
     with pytest.raises(ValueError, match=rf"must be finite and at least 0, not {relative} \(why\)"):
         Tolerance(relative=relative, reason="why")
+
+
+@pytest.mark.parametrize(("value", "error"), [(1.0, 0.0), (math.nan, math.inf)])
+def test_equal_tensors_have_no_distance_unless_they_hold_nan(value: float, error: float) -> None:
+    """The short cut for tensors that agree to the last bit does not take a NaN for agreement."""
+    tensor = {"w": array("f", [value, 2.0])}
+    copy = {"w": array("f", tensor["w"])}
+    assert relative_errors(tensor, copy, scale={"w": 1.0}) == {"w": error}
