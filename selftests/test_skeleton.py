@@ -202,7 +202,7 @@ def test_no_file_names_a_place_on_somebodys_machine() -> None:
     assert named == []
 
 
-@pytest.mark.parametrize("line", ["cd /work/main", '"cwd": "/home/ann/x"', "see /root/.cache", "/Users/ann"])
+@pytest.mark.parametrize("line", ["cd /mnt/data/main", '"cwd": "/home/ann/x"', "see /root/.cache", "/Users/ann"])
 def test_a_place_on_somebodys_machine_is_seen(line: str) -> None:
     """The pattern finds such paths."""
     assert HOME_PATH.search(line)
