@@ -5,6 +5,7 @@ It raises ``SystemExit`` itself when a file ``leave`` appears in the folder.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -27,4 +28,8 @@ def main(run_dir: Path) -> None:
 
 
 if __name__ == "__main__":
+    # A background job or nohup may have had them ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     main(Path(sys.argv[1]))
