@@ -93,6 +93,15 @@ def _deepspeed(case: Case, elements: int) -> Footprint:
     return Footprint(parameters=low, masters=share, gradients=share, optimizer_state=2 * share)
 
 
+def spared(case: Case, count: int) -> float:
+    """Bytes that the engine may do without: ZeRO-2 kept averaged gradients in bf16 up to DeepSpeed 0.19.7.
+
+    Aligned mode promises fp32 masters and leaves the gradients' dtype to the engine; the settings baseline tells which.
+    """
+    kept_low = case.engine == "zero2" and case.precision == "bf16-mixed"
+    return (BYTES["float32"] - BYTES["bfloat16"]) * count / case.world_size if kept_low else 0.0
+
+
 def slack(case: Case, part: str) -> int:
     """What may come on top of ``part``: padding to a multiple of the ranks, step counters, the parameter at a cut."""
     engine, tensors = ENGINES[case.engine], _tensors(case)

@@ -49,8 +49,9 @@ def _bytes(case: Case, rank: RankRecord, path: str, due: float, count: int) -> F
     most = due + footprint.slack(case, part)
     if not isinstance(observed, int) or not count:
         return verdict.holds(claim, False, observed="not recorded", allowed=f"{due:,.0f} bytes")
+    least = due - (footprint.spared(case, count) if part in ("gradients", "live") else 0.0)
     allowed = f"{per_parameter(due, count)} and at most {most - due:,.0f} of padding"
-    return verdict.holds(claim, due <= observed <= most, observed=per_parameter(observed, count), allowed=allowed)
+    return verdict.holds(claim, least <= observed <= most, observed=per_parameter(observed, count), allowed=allowed)
 
 
 def update_bytes(seen: Observation) -> int | None:
@@ -60,8 +61,10 @@ def update_bytes(seen: Observation) -> int | None:
 
 
 def less(seen: Observation, than: Observation) -> Finding:
-    """``seen`` holds less than the other when about to step."""
+    """``seen`` holds less than the other when about to step, or would if that one spared nothing."""
     observed, most = update_bytes(seen), update_bytes(than)
+    if most is not None:
+        most = max(most, int(footprint.due(than.case, elements(than.ranks[0], than.case)).live))
     claim = _claim(seen.case, "live bytes, about to step", f"less than {than.case.engine}")
     passed = observed is not None and most is not None and observed < most
     return verdict.holds(claim, passed, observed=_spelled(observed), allowed=f"less than {_spelled(most)}")
@@ -75,7 +78,8 @@ def upcast(aligned: Observation, constrained: Observation) -> Finding:
     room = footprint.slack(aligned.case, "live")
     claim = _claim(aligned.case, "cost of the upcast", f"{constrained.case.precision}")
     observed = None if seen is None or low is None else seen - low
-    passed = observed is not None and count > 0 and abs(observed - due) <= room
+    least = due - room - footprint.spared(aligned.case, count)
+    passed = observed is not None and count > 0 and least <= observed <= due + room
     return verdict.holds(
         claim, passed, observed=_spelled(observed), allowed=f"{due:,.0f} bytes +/- {room:,} of padding"
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from conformance import footprint, memory
-from conformance.catalogue import FITS, LEAKS, MEMORY
+from conformance.catalogue import DISTRIBUTED, FITS, LEAKS, MEMORY
 from conformance.footprint import BYTES
 from fixtures.dialects import settings
 from fixtures.observation import Observation
@@ -188,3 +188,12 @@ def test_a_partner_must_run_out_of_memory(outcome: Any, observed: str, tmp_path:
     run = replace(seen(FITS[0], tmp_path, {}), outcome=outcome, error={"message": "killed by SIGKILL"})
     finding = memory.must_not_fit(run)
     assert (finding.passed, finding.observed) == (outcome == "oom", observed)
+
+
+def test_only_zero2_in_aligned_mode_may_spare_bytes() -> None:
+    """Half of its share of the fp32 gradients: two bytes per parameter over the ranks. No other engine may hold less."""
+    aligned = {engine: Case(model="llama-tiny", engine=engine, precision="bf16-mixed") for engine in DISTRIBUTED}
+    spared = {engine: footprint.spared(case, 100) for engine, case in aligned.items()}
+    assert spared.pop("zero2") == 100.0
+    assert set(spared.values()) == {0.0}
+    assert footprint.spared(aligned["zero2"].with_(precision="fp32"), 100) == 0.0
