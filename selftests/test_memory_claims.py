@@ -191,7 +191,7 @@ def test_a_partner_must_run_out_of_memory(outcome: Any, observed: str, tmp_path:
 
 
 def test_only_zero2_in_aligned_mode_may_spare_bytes() -> None:
-    """Half of its share of the fp32 gradients: two bytes per parameter over the ranks. No other engine may hold less."""
+    """Half of its share of the fp32 gradients: two bytes per parameter over the ranks. No other may hold less."""
     aligned = {engine: Case(model="llama-tiny", engine=engine, precision="bf16-mixed") for engine in DISTRIBUTED}
     spared = {engine: footprint.spared(case, 100) for engine, case in aligned.items()}
     assert spared.pop("zero2") == 100.0
