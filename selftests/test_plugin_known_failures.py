@@ -41,6 +41,20 @@ def test_listed_failure_is_reported_and_passes(suite: Suite, pattern: str, proce
     result.stdout.no_fnmatch_line("failed, lowest rung first:")
 
 
+def test_a_listed_test_that_breaks_itself_fails(suite: Suite) -> None:
+    """Only a judged failure is known: an error in the test or in what it reads is not hidden behind the link."""
+    tester = suite("""
+        @one
+        def test_loss(case, judge):
+            judge(finding(case))
+            raise KeyError("optimizer_steps")
+    """)
+    (tester.path / "known_failures.txt").write_text(f"test_loss[{CASE.id}]  {LINK}  known\n")
+    result = tester.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+
+
 def test_mended_failure_must_leave_the_list(suite: Suite) -> None:
     """A listed test that passes fails, and says which line to remove."""
     tester = listed(suite, f"test_loss[{CASE.id}]  {LINK}  known", f"test_gradients[{CASE.id}]  {LINK}  known")
