@@ -46,6 +46,7 @@ def spread(oracle: Case, engines: Iterable[str], precisions: Iterable[str], **ch
 
 
 ALL = tuple(PRECISIONS)
+ALL_CPU = tuple(name for name, row in PRECISIONS.items() if "cpu" in row.platforms)
 
 CURVE, ACCUMULATE, CLIP = (spread(ORACLE[name], DISTRIBUTED, ALL, **FEATURES[name]) for name in ORACLE)
 EVERYTHING = [
@@ -94,6 +95,56 @@ FITS = [
     for engine, budget in BUDGET_MIB.items()
 ]
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
+
+
+_ACTIVE = _MEMORY.with_(rows_per_step=16)
+"""Enough rows for activations to show."""
+_SHARDED = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+
+REHEARSED = [
+    *LEAKS,
+    *spread(_MEMORY, ("fsdp2",), ("bf16-true",)),
+    # Twice as deep as what is rehearsed.
+    *spread(_ACTIVE.with_(model="llama-deep"), ("fsdp2",), ("bf16-mixed",), activation_checkpointing=True),
+]
+"""In the gate: each engine in aligned mode, another precision, another depth and batch with checkpointing."""
+
+REHEARSED_WIDELY = [
+    case
+    for case in [
+        *spread(_MEMORY, ("fsdp1-grad-op", "fsdp1-no-shard", "fsdp2-no-reshard", "zero0"), ("fp32",)),
+        *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
+        *(
+            case
+            for model in ("llama-small", "llama-deep") for recipe in (_MEMORY, _ACTIVE) for ckpt in (False, True)
+            for case in spread(recipe.with_(model=model), _SHARDED, ALL_CPU, activation_checkpointing=ckpt)
+        ),
+    ]
+    if case not in REHEARSED
+]
+"""With ``--rehearse``: engines x precisions x two batches x activation checkpointing x two depths."""
+
+
+def rehearsed_at(case: Case) -> Case:
+    """The rehearsal that foretells ``case``: that of the small model serves the deep one, which is as wide."""
+    return case.with_(model=case.model.replace("-deep", "-small")).rehearsal
+
+
+def _told_apart() -> list[Any]:
+    aligned = {case.engine: case for case in LEAKS}
+    constrained, checkpointed = REHEARSED[-2:]
+    pairs = [
+        *((aligned[one], aligned[other]) for one, other in (
+            ("zero1", "ddp"), ("zero2", "zero1"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
+        )),
+        (constrained, aligned["fsdp2"]),
+        (checkpointed, checkpointed.with_(activation_checkpointing=False)),
+    ]
+    return [pytest.param(*pair, id=f"{pair[0].id}~{pair[1].id}", marks=pytest.mark.cpu) for pair in pairs]
+
+
+TOLD_APART = _told_apart()
+"""A case and another whose rehearsal must not foretell it."""
 
 
 def partners(case: Case) -> list[Case]:

@@ -46,6 +46,16 @@ def agrees(rehearsed: Observation, ran: Observation) -> Iterator[Finding]:
     yield verdict.close(claim, told.peak_bytes if told else None, most, ERROR)
 
 
+def tells_apart(other: Observation, ran: Observation) -> Finding:
+    """The rehearsal of another case misses one of the measured peaks: agreement would mean nothing otherwise."""
+    missed = [finding for finding in agrees(other, ran) if finding.used is not None and finding.used > 1]
+    lost = [finding.metric for finding in missed if finding.used == math.inf]
+    worst = max(missed, key=lambda finding: finding.used or 0.0, default=None)
+    claim = _claim(ran.case, "told apart from another's rehearsal", other.case.id)
+    observed = f"{worst.metric} {worst.observed}, measured {worst.allowed}" if worst else "foretold by it, too"
+    return verdict.holds(claim, bool(missed) and not lost, observed=observed, allowed="off by more than 5 %")
+
+
 def straight(rehearsed: Observation) -> Finding:
     """The smallest depth lies on the line through the two others: what is told of the full depth follows."""
     told = foretold(rehearsed)
