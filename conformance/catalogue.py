@@ -113,7 +113,7 @@ REHEARSED_WIDELY = [
     case
     for case in [
         *spread(_MEMORY, ("fsdp1-grad-op", "fsdp1-no-shard", "fsdp2-no-reshard", "zero0"), ("fp32",)),
-        *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
+        *(case for case in MEMORY if case.world_size == 4),
         *(
             case
             for model in ("llama-small", "llama-deep") for recipe in (_MEMORY, _ACTIVE) for ckpt in (False, True)

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogue import spread
 from fixtures.rehearsal.cards import CARD_GIB
 from fixtures.spec import Case
 

@@ -82,7 +82,7 @@ def verdict_of(rehearsed: Observation, platform: str, *, fits: bool) -> Finding:
 
 
 def by_part(told: Forecast) -> str:
-    """For instance ``parameters 6.3, gradients 6.3, activations 20.1 (backward)``; parts of under 50 MiB are left out."""
+    """For instance ``parameters 6.3, gradients 6.3, activations 20.1 (backward)``, in GiB; small parts are left out."""
     shown = [f"{part.replace('_', ' ')} {told.parts[part] / GIB:.1f}" for part in PARTS if told.parts[part] >= GIB / 20]
     return f"{', '.join(shown)} ({told.phase})"
 

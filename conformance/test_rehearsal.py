@@ -13,7 +13,7 @@ WIDELY = [pytest.param(*one.values, id=one.id, marks=[*one.marks, pytest.mark.re
 
 @pytest.mark.parametrize("case", [*params(REHEARSED), *WIDELY])
 def test_rehearsals_foretell_the_peak(case: Case, trained: Trained, judge: Judge) -> None:
-    """The peak of each phase, foretold from two smaller depths under fake tensors, is within 5 % of the measured one."""
+    """The peak of each phase, foretold from small depths under fake tensors, is within 5 % of the measured one."""
     judge(rehearsal.agrees(trained(rehearsed_at(case)), trained(case)))
 
 

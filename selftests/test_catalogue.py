@@ -18,6 +18,7 @@ from conformance.catalogue import (
     LEAKS,
     MATCHED,
     MEMORY,
+    REHEARSED,
     STOCK,
     params,
     partners,
@@ -26,6 +27,7 @@ from conformance.catalogue import (
     references,
     rounds_like,
 )
+from conformance.full_size import FULL_SIZE
 from fixtures import known_failures
 from fixtures.baseline import stale
 from fixtures.spec import ENGINES, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
@@ -60,7 +62,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK, *MEMORY, *FITS]
+    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *REHEARSED, *(one.case for one in FULL_SIZE)]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}

@@ -56,7 +56,8 @@ def rehearsed(tmp_path: Path, memory: dict[str, Any], case: Case = CASE) -> Obse
 
 def ran(tmp_path: Path, told: Forecast, factor: float = 1.0) -> Observation:
     """An observation of a run that had ``factor`` times the peaks foretold."""
-    return observation(CASE, tmp_path, memory={"peaks": {name: int(peak * factor) for name, peak in told.peaks.items()}})
+    peaks = {name: int(peak * factor) for name, peak in told.peaks.items()}
+    return observation(CASE, tmp_path, memory={"peaks": peaks})
 
 
 def test_the_line_reaches_the_full_depth() -> None:
@@ -152,7 +153,7 @@ def test_two_cases_that_need_the_same_are_not_told_apart(tmp_path: Path) -> None
 @pytest.mark.parametrize("platform", CARD_GIB)
 @pytest.mark.parametrize(("share", "fits"), [(0.97, True), (1.03, False)])
 def test_a_verdict_is_held_to_what_the_case_states(share: float, fits: bool, platform: str, tmp_path: Path) -> None:
-    """Just under the card's memory fits, just over it does not; stating the contrary fails, and nothing recorded too."""
+    """Just under the card's memory fits, just over it does not; the contrary fails, and so does an empty record."""
     peak = forecast(record()).peak_bytes
     room = (CARD_GIB[platform] - ASSUMED.outside_gib) / ASSUMED.allocator_factor * GIB
     seen = rehearsed(tmp_path, record(unit=int(room * share / peak)))
