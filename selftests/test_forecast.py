@@ -80,7 +80,7 @@ def test_parts_add_up_to_the_peak() -> None:
 def test_a_bend_is_seen() -> None:
     """Where the smallest depth lies off the line, the forecast says how far; where it lies on it, 0."""
     bent = record()
-    bent["ranks"]["0"]["2"]["step"]["stretches"] = [100]
+    bent["ranks"]["0"]["2"]["backward"]["stretches"][0] *= 2
     assert forecast(record()).bend == 0
     assert forecast(bent).bend > rehearsal.BEND
 
