@@ -62,6 +62,10 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.summary": "pytest",
     "fixtures.template": "ranks",
     "fixtures.training": "ranks",
+    "fixtures.translate": "pure",
+    "fixtures.translate.*": "pure",
+    "fixtures.translate.__main__": "pytest",
+    "fixtures.translate.files": "pytest",
     "fixtures.verdict": "pure",
     "fixtures.worker": "ranks",
 }
