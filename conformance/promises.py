@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
+from fixtures.spec import ENGINES, PRECISIONS, Case
 
 WRAPPERS = {
     ("plain", None): "none",
@@ -19,15 +19,16 @@ WRAPPERS = {
 def engaged(case: Case) -> dict[str, Any]:
     """What the live engine must say of itself: the asked wrapper, ranks, stage, strategy, and every layer a unit."""
     engine = ENGINES[case.engine]
-    layer, layers = MODELS[case.model].layer_class, _layers(case)
+    layer, layers = case.architecture.layer_class, _layers(case)
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
-        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": layers}
+        due |= {"sharding_strategy": [engine.sharding_strategy]}
     if engine.fsdp_version == 2:
-        due |= {
-            "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": layers,
-            f"reshard_after_forward.{layer}": [engine.reshard_after_forward],
-        }
+        due |= {"placements": ["(Shard(dim=0),)"], "whole_parameters": 0}
+    if engine.family == "fsdp" and layer:
+        due[f"units.{layer}"] = layers
+    if engine.fsdp_version == 2 and layer:
+        due[f"reshard_after_forward.{layer}"] = [engine.reshard_after_forward]
     if engine.zero_stage is not None:
         due["zero_stage"] = engine.zero_stage
     if engine.zero_stage == 3:
@@ -51,7 +52,7 @@ def numbers(case: Case) -> dict[str, Any]:
 
 
 def _layers(case: Case) -> int:
-    config = MODELS[case.model].config
+    config = case.architecture.config
     return int(config.get("num_hidden_layers", config.get("n_layer", 0)))
 
 
