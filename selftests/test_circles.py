@@ -66,6 +66,9 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.translate.*": "pure",
     "fixtures.translate.__main__": "pytest",
     "fixtures.translate.files": "pytest",
+    "fixtures.recipes": "pure",
+    "fixtures.recipes.*": "pure",
+    "fixtures.recipes.given": "pytest",
     "fixtures.verdict": "pure",
     "fixtures.worker": "ranks",
 }
