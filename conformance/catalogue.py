@@ -103,7 +103,12 @@ def partners(case: Case) -> list[Case]:
 
 def params(cases: Iterable[Case]) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize("case", ...)``: ids and the platforms that each case can run on."""
-    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in platforms(case)]) for case in cases]
+    return [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    slow = [pytest.mark.full] if case.id in FULL else []
+    return [*slow, *(getattr(pytest.mark, platform) for platform in platforms(case))]
 
 
 def platforms(case: Case) -> tuple[str, ...]:
@@ -162,3 +167,45 @@ EXPERIMENT = {
     "aligned DeepSpeed": _LOW_RATE.with_(precision="bf16-mixed", engine="zero3"),
 }
 """The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""
+
+
+_MOVING = ORACLE["curve"].with_(world_size=2, steps=9)
+
+MIGRATION = [
+    *(
+        _MOVING.with_(engine=one, moves_to=other, precision=precision)
+        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3")) for precision in ("fp32", "bf16-mixed")
+    ),
+    _MOVING.with_(engine="zero3", moves_to="fsdp2", precision="bf16-mixed", carries="weights"),
+    _MOVING.with_(engine="fsdp1", moves_to="zero3", precision="bf16-mixed"),
+]
+"""From one engine to the other and back, a third of the steps each."""
+
+RANKS = [
+    *(
+        case.with_(world_size=ranks, steps=6)
+        for case in spread(ORACLE["curve"], ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",))
+        for ranks in (1, 4)
+    ),
+    *(
+        case.with_(world_size=4, sharding_degree=2, steps=6)
+        for case in spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("fp32", "bf16-mixed"))
+    ),
+]
+"""The gate runs on two ranks; here the same batch on one and on four, and on four that hold two copies."""
+
+_SOME = ("ddp", "fsdp1", "fsdp2", "zero2", "zero3")
+
+ARCHITECTURES = [
+    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), _SOME, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), _SOME, ("fp32",)),
+]
+"""Mixture of experts; parameters that never have a gradient. In fp32: which expert is chosen hangs by a rounding."""
+
+DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
+"""Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
+
+FULL = {case.id for case in (*ARCHITECTURES, *DROPOUT) if case.engine == "fsdp1"} | {case.id for case in RANKS if case.world_size == 1 or (case.sharding_degree and case.precision != "fp32")} | {
+    case.id for case in MIGRATION if case.engine == "fsdp1"
+}
+"""Only with ``--full``: what the gate sees in a cheaper case."""

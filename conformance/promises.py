@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fixtures import verdict
 from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.verdict import Claim, Finding
 
 WRAPPERS = {
     ("plain", None): "none",
@@ -22,9 +24,15 @@ def engaged(case: Case) -> dict[str, Any]:
     layer, layers = case.architecture.layer_class, _layers(case)
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
-        due |= {"sharding_strategy": [engine.sharding_strategy]}
+        hybrid = case.sharding_degree is not None
+        strategy = "HYBRID_SHARD" if hybrid else engine.sharding_strategy
+        # A single rank has nobody to share with, and FSDP1 says so.
+        due |= {"sharding_strategy": ["NO_SHARD" if case.world_size == 1 else strategy]}
+        if hybrid:
+            due["world_size"] = case.sharding_degree  # of the ranks that divide one copy
     if engine.fsdp_version == 2:
-        due |= {"placements": ["(Shard(dim=0),)"], "whole_parameters": 0}
+        mesh = "(Shard(dim=0),)" if case.sharding_degree is None else "(Replicate(), Shard(dim=0))"
+        due |= {"placements": [mesh], "whole_parameters": 0}
     if engine.family == "fsdp" and layer:
         due[f"units.{layer}"] = layers
     if engine.fsdp_version == 2 and layer:
@@ -37,6 +45,17 @@ def engaged(case: Case) -> dict[str, Any]:
         if case.dialect == "matched":
             due["persistent_parameters"] = 0
     return due
+
+
+def engagement(case: Case, found: Mapping[str, Any], leg: str = "") -> list[Finding]:
+    """What the live engine says of itself, against :func:`engaged`."""
+    return [
+        verdict.same(
+            Claim(subject=case.id, rung="engaged", metric=f"{name}{leg}", reference="what the case asks for"),
+            look(found, name), due,
+        )
+        for name, due in engaged(case).items()
+    ]
 
 
 def numbers(case: Case) -> dict[str, Any]:

@@ -6,10 +6,9 @@ baseline. See ``fixtures/recipes/__init__.py``.
 
 import pytest
 
-from conformance import claims, promises
+from conformance import claims, own_model, promises
 from conformance.catalogue import params
-from conformance.tolerances import reference_kind, tolerance
-from fixtures import corpus, verdict
+from fixtures import verdict
 from fixtures.judging import Judge, Trained
 from fixtures.plugin import PLAN
 from fixtures.spec import Case
@@ -33,13 +32,7 @@ def test_engine_is_engaged(case: Case, trained: Trained, judge: Judge) -> None:
     """The engine that the recipe names is really there, and accumulates and clips as it says."""
     force = trained(case).in_force()
     judge(
-        [
-            verdict.same(
-                Claim(subject=case.id, rung="engaged", metric=name, reference="what the recipe says"),
-                promises.look(force["engaged"], name), due,
-            )
-            for name, due in promises.engaged(case).items()
-        ],
+        promises.engagement(case, force["engaged"]),
         [
             verdict.same(
                 Claim(subject=case.id, rung="settings", metric=name, reference="what the recipe says"),
@@ -64,29 +57,23 @@ def test_dtypes_are_as_promised(case: Case, trained: Trained, judge: Judge) -> N
 
 def test_every_row_is_seen_once(case: Case, trained: Trained, judge: Judge) -> None:
     """The ranks together train on the global batch, each row once."""
-    due = [list(corpus.rows_of_step(step, case.rows_per_step)) for step in range(1, case.steps + 1)]
-    claim = Claim(subject=case.id, rung="data", metric="rows of every step", reference="the corpus in order")
-    judge(verdict.sequence(claim, [sorted(rows) for rows in trained(case).rows], due))
+    judge(claims.rows(trained(case)))
 
 
 def test_training_is_the_oracles(case: Case, trained: Trained, judge: Judge) -> None:
     """Loss, gradients, curve and weights are those of one plain process over the whole batch; the loss falls."""
-    seen, due, kind = trained(case), trained(case.oracle), reference_kind(case)
-    judge(
-        claims.first_loss(seen, due, kind),
-        claims.first_gradients(seen, due, kind),
-        claims.later_norms(seen, due, kind),
-        claims.loss_curve(seen, due, kind),
-        claims.falling(seen),
-        claims.last_parameters(seen, due, due, kind),
-    )
+    oracle = trained(case.oracle)
+    measured = own_model.noise(oracle, [trained(cut) for cut in own_model.cuts(case)])
+    judge(own_model.trains_as_oracle(trained(case), oracle, measured))
 
 
 def test_the_other_dialect_trains_the_same(pair: tuple[Case, Case], trained: Trained, judge: Judge) -> None:
-    """The recipe and its translation have one curve, within what low precision may differ by."""
+    """The recipe and its translation have one curve, within what rounding does to this model."""
     own, twin = (trained(case) for case in pair)
+    measured = own_model.noise(trained(own.case.oracle), [trained(cut) for cut in own_model.cuts(own.case)])
     claim = Claim(
         subject=f"{own.case.id} ~ {twin.case.id}", rung="curve", metric="loss, every step",
         reference=f"the recipe translated to {twin.case.engine}",
     )
-    judge(verdict.curve(claim, own.losses, twin.losses, tolerance(own.case, "loss_curve", reference_kind(own.case))))
+    allowed = own_model.allowed(own.case, "loss_curve", measured["loss_curve"])
+    judge(verdict.curve(claim, own.losses, twin.losses, allowed))
