@@ -169,7 +169,7 @@ EXPERIMENT = {
 """The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""
 
 
-_MOVING = ORACLE["curve"].with_(world_size=2, steps=9)
+_MOVING = ORACLE["curve"].with_(engine="zero3", world_size=2, steps=9)
 
 MIGRATION = [
     *(
@@ -205,7 +205,9 @@ ARCHITECTURES = [
 DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
 """Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
 
-FULL = {case.id for case in (*ARCHITECTURES, *DROPOUT) if case.engine == "fsdp1"} | {case.id for case in RANKS if case.world_size == 1 or (case.sharding_degree and case.precision != "fp32")} | {
-    case.id for case in MIGRATION if case.engine == "fsdp1"
+FULL = {
+    case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
+    if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
+    or (case.sharding_degree is not None and case.precision != "fp32")
 }
 """Only with ``--full``: what the gate sees in a cheaper case."""

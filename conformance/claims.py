@@ -206,7 +206,7 @@ def training(seen: Observation, due: Observation, kind: str, scale: Observation 
 
 
 def with_zeros(seen: Observation) -> Observation:
-    """``seen`` with gradients of zero for parameters that have none: some engines reduce zeros for them, some nothing."""
+    """``seen`` with zeros for parameters that have no gradient: some engines reduce zeros there, some nothing."""
     found = dict(seen.tensors)
     for name, value in seen.group("parameters").items():
         found.setdefault(f"gradients/{name}", array("f", bytes(4 * len(value))))

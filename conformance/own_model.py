@@ -1,4 +1,4 @@
-"""What is claimed of a user's model, whose noise no baseline holds: it is measured beside it, in the same session. Pure.
+"""What is claimed of a user's model. No baseline holds its noise: that is measured in the same session. Pure.
 
 The calibration's evidence comes from the suite's own models. A model with other parts (experts that are chosen, key
 biases whose gradient is zero but for rounding) may amplify rounding more, so the benign changes that need no other
@@ -78,8 +78,10 @@ def trains_as_oracle(seen: Observation, oracle: Observation, measured: dict[str,
         observed = seen.measured_grad_norms.get(step)
         yield verdict.close(claim("gradients", f"gradient norm, step {step}"), observed, norm, within("norm"))
     yield verdict.curve(claim("curve", "loss, every step"), seen.losses, oracle.losses, within("loss_curve"))
-    yield verdict.falls(claim("curve", "loss falls"), seen.losses, by=10 * within("loss_curve").relative * seen.losses[0])
+    least = 10 * within("loss_curve").relative * seen.losses[0]
+    yield verdict.falls(claim("curve", "loss falls"), seen.losses, by=least)
     names = claim("parameters", "names of all parameters")
     yield verdict.same(names, sorted(seen.group("parameters")), sorted(oracle.group("parameters")))
     one, other, way = _whole(seen, oracle)
-    yield verdict.tensors(claim("parameters", "parameters after the last step"), one, other, within("parameters"), scale=way)
+    last = claim("parameters", "parameters after the last step")
+    yield verdict.tensors(last, one, other, within("parameters"), scale=way)

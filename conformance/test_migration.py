@@ -7,7 +7,8 @@ is the uninterrupted run; with the weights alone, it starts a new optimizer wher
 import pytest
 
 from conformance import claims, promises
-from conformance.catalogue import MIGRATION, params, reference_kind
+from conformance.catalogue import MIGRATION, params
+from conformance.tolerances import reference_kind
 from fixtures import verdict
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case

@@ -3,7 +3,8 @@
 import pytest
 
 from conformance import claims, promises
-from conformance.catalogue import RANKS, params, reference_kind
+from conformance.catalogue import RANKS, params
+from conformance.tolerances import reference_kind
 from fixtures import verdict
 from fixtures.judging import Judge, Trained
 from fixtures.observation import Observation
