@@ -69,7 +69,9 @@ def trains_as_oracle(seen: Observation, oracle: Observation, measured: dict[str,
     def within(metric: str) -> Tolerance:
         return allowed(case, metric, measured[metric])
 
-    yield verdict.close(claim("loss", "loss, step 1"), seen.losses[0], oracle.losses[0], within("loss"))
+    # In low precision an engine may round once more on the way: ZeRO-3's linear does before it adds a bias.
+    first = "loss" if case.precision == "fp32" else "loss_curve"
+    yield verdict.close(claim("loss", "loss, step 1"), seen.losses[0], oracle.losses[0], within(first))
     yield verdict.tensors(
         claim("gradients", "gradients of step 1, by parameter"), seen.group("gradients"), oracle.group("gradients"),
         within("gradients"), scale=claims.gradient_scale(oracle),

@@ -102,7 +102,9 @@ def test_legs_are_equal() -> None:
         TO_FSDP.with_(steps=10)
 
 
-@pytest.mark.parametrize("changes", [{"engine": "zero3"}, {"sharding_degree": 1}, {"sharding_degree": 3}, {"world_size": 2}])
+@pytest.mark.parametrize(
+    "changes", [{"engine": "zero3"}, {"sharding_degree": 1}, {"sharding_degree": 3}, {"world_size": 2}]
+)
 def test_a_degree_must_divide_the_ranks(changes: dict[str, object]) -> None:
     """Hybrid sharding is FSDP's, over some of the ranks."""
     hybrid = {"engine": "fsdp2", "world_size": 4, "sharding_degree": 2, "moves_to": None, "precision": "fp32"}
