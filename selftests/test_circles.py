@@ -57,6 +57,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.plots": "pytest",
     "fixtures.plugin": "pytest",
     "fixtures.probes": "ranks",
+    "fixtures.resuming": "ranks",
     "fixtures.session": "pytest",
     "fixtures.soak": "pytest",
     "fixtures.spec": "pure",
