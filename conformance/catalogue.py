@@ -100,7 +100,7 @@ MEMORY = [
     *LEAKS,
     *CHECKPOINTED,
     # Not FSDP1: how many of a unit's weights each rank steps on depends on where its cut falls between frozen ones.
-    *spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("bf16-mixed",), frozen="lower"),
+    *spread(_MEMORY, ("fsdp2", "zero3"), ("bf16-mixed",), frozen="lower"),
     *spread(_MEMORY, DISTRIBUTED, ("fp32",)),
     *spread(_MEMORY, ("fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-true",)),
     # Another degree: what is divided by the ranks is really divided by four.
