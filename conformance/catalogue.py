@@ -79,7 +79,7 @@ MEMORY = [
     # Another degree: what is divided by the ranks is really divided by four.
     *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
 ]
-"""One row per rank and a larger model, so that state outweighs activations. Only on the CPU: its allocator counts."""
+"""One row per rank and a larger model, so that state outweighs activations. On a GPU too: the bytes are the same."""
 
 
 BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
@@ -107,8 +107,8 @@ def params(cases: Iterable[Case]) -> list[Any]:
 
 
 def platforms(case: Case) -> tuple[str, ...]:
-    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted on the CPU."""
-    if case.measure != "training":
+    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; budgets are the CPU's own."""
+    if case.measure == "fit":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus

@@ -80,7 +80,7 @@ def test_an_exception_is_told_with_its_traceback(run: Run) -> None:
     ("fault", "message"),
     [
         ("segfaults", "killed by SIGSEGV"),
-        ("is_killed", "killed by SIGKILL (by the system's memory killer?)"),
+        ("is_killed", "killed by SIGKILL, not by the system's memory killer (its count stayed at 7)"),
         ("exits_with_3", "exit status 3"),
     ],
 )
