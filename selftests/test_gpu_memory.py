@@ -99,8 +99,8 @@ class FakeCard:
         self.reserved = self.allocated
 
     def set_per_process_memory_fraction(self, fraction: float) -> None:
-        """As torch.cuda's, which refuses a whole number and a share that is none."""
-        if not isinstance(fraction, float) or not 0 <= fraction <= 1:
+        """As torch.cuda's, which refuses a share that is none."""
+        if not 0 <= fraction <= 1:
             raise ValueError(f"Invalid fraction value: {fraction}. Allowed range: 0~1")
         self.share = fraction
 

@@ -83,6 +83,19 @@ def test_within_the_margin_nothing_is_offered(suite: Suite, peak: int) -> None:
     result.stdout.no_fnmatch_line("*snapshot*")
 
 
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_an_interrupted_session_says_nothing_of_snapshots(
+    suite: Suite, processes: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers that did not report their snapshots are nobody's concern: none of theirs is ever deleted."""
+    tester = suite(BODY.replace("case, judge, snapshot):", "case, judge, snapshot, observe):\n    observe(case)"))
+    monkeypatch.setenv("FAKE_FAULT", "interrupt")
+    result = tester.runpytest_subprocess("-n", processes)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.no_fnmatch_line("*snapshot report*")
+    result.stdout.no_fnmatch_line("Unused snapshot*")
+
+
 def test_syrupy_tells_what_it_wrote(suite: Suite) -> None:
     """Where baselines are recorded its own summary is wanted."""
     result = suite(BODY).runpytest_inprocess("--snapshot-update")

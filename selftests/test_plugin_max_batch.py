@@ -13,6 +13,7 @@ import matplotlib.figure  # noqa: F401 - before pytester, which forgets modules:
 import pytest
 
 from selftests.plugin_fakes import CASE, OTHER, Suite, assert_usage_error
+from selftests.test_plugin_terminal import typed
 
 BODY = """
 FIT = CASE.with_(measure="fit", budget_mib=40, rows_per_step=8, steps=2)
@@ -139,6 +140,13 @@ def test_an_answer_without_its_limit_is_none(
     result.stdout.fnmatch_lines(["claims by rung:", "  memory 2 (2 failed)"])
 
 
+def test_the_live_line_tells_where_the_search_stands(searched: pytest.Pytester) -> None:
+    """While a probe runs: which it is, what fits and what does not."""
+    written = typed(searched, *SEARCH, "-k", f"{CASE.engine} and fits")
+    assert f"[probe 1]  running {CASE.id}-s2-fit-40MiB  step 1/2  0.1 s" in written
+    assert f"[probe 4; 8 fits, 16 does not]  running {CASE.id}-s2-b24" in written
+
+
 def test_the_live_line_is_not_left_behind(searched: pytest.Pytester) -> None:
     """No terminal, no control sequences; the trail of probes is in the report of a failure only."""
     result = searched.runpytest_inprocess(*SEARCH, "-k", "ddp")
@@ -207,7 +215,7 @@ def test_a_real_search(tmp_path: Path) -> None:
         sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--find-max-batch", "--budget-mib=100",
         "-k", "llama-medium-ddp", f"--run-dir={tmp_path}",
     ]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert ended.returncode == 0, ended.stdout
     (row,) = json.loads((tmp_path / "max-batch.json").read_text())["searches"]
     assert row["too_large"] == row["fits"] + 1
