@@ -106,7 +106,7 @@ MEMORY = [
     # Another degree: what is divided by the ranks is really divided by four.
     *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
 ]
-"""One row per rank and a larger model, so that state outweighs activations. Only on the CPU: its allocator counts."""
+"""One row per rank and a larger model, so that state outweighs activations. On a GPU too: the bytes are the same."""
 
 
 BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
@@ -147,9 +147,9 @@ def platforms(case: Case) -> tuple[str, ...]:
     """Platform markers of ``case``: GPUs train everything, the CPU all but fp16 and FSDP1's offload.
 
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
-    of the last step for one to add to. Bytes are counted on the CPU.
+    of the last step for one to add to. Budgets are the CPU's own.
     """
-    if case.measure != "training":
+    if case.measure in ("fit", "resume"):
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
