@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -69,7 +70,7 @@ class Session:
     root: Path
     name: str = "first"
     tally: Tally = field(default_factory=Tally)
-    hearing: Hearing = field(default_factory=lambda: Hearing(began=1_800_000_000.0))
+    hearing: Hearing = field(default_factory=lambda: Hearing(began=time.time() - 60))
 
     @property
     def folder(self) -> Path:
@@ -132,7 +133,7 @@ def away(share: float) -> tuple[float, ...]:
 def mixed(root: Path) -> Session:
     """A session with everything a report can show: a curve that left its band, a crash, a known failure, a case that was
     not judged, memory, a limit, and a second run to compare with."""
-    before = Session(root=root, name="before", hearing=Hearing(began=1_799_990_000.0))
+    before = Session(root=root, name="before", hearing=Hearing(began=time.time() - 90_000))
     for case in (FSDP, ZERO):
         record(before.folder, case)
         before.judge(*claims(case))
