@@ -14,6 +14,7 @@ import os
 import select
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -132,6 +133,17 @@ class Browser:
         return answer
 
 
+_TRAMPOLINE = """
+import fcntl, os, sys
+ours = [fcntl.fcntl(int(word), fcntl.F_DUPFD, 10) for word in sys.argv[1:3]]
+for descriptor, duplicate in zip((3, 4), ours):
+    os.dup2(duplicate, descriptor)
+    os.close(duplicate)
+os.execvp(sys.argv[3], sys.argv[3:])
+"""
+"""Puts two descriptors where Chromium looks for them, and becomes Chromium."""
+
+
 def _start(program: str, profile: Path) -> tuple[subprocess.Popen[bytes], int, int]:
     """The process, and our ends of its descriptors 3 (it reads) and 4 (it writes)."""
     its_read, our_write = os.pipe()
@@ -139,10 +151,9 @@ def _start(program: str, profile: Path) -> tuple[subprocess.Popen[bytes], int, i
     # --no-sandbox: a container's root has no other way; the page is our own.
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
                "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
-    script = f'exec 3<&{its_read} 4>&{its_write}; exec "$@"'
     process = subprocess.Popen(
-        ["sh", "-c", script, "sh", program, *options], pass_fds=(its_read, its_write), stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        [sys.executable, "-c", _TRAMPOLINE, str(its_read), str(its_write), program, *options, "about:blank"],
+        pass_fds=(its_read, its_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )
     os.close(its_read)
     os.close(its_write)
