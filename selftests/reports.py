@@ -16,7 +16,7 @@ from fixtures.options import Orders
 from fixtures.report import journal, write
 from fixtures.report.curves import LOSS, NORM
 from fixtures.report.facts import Ending
-from fixtures.report.hearing import Hearing, Heard
+from fixtures.report.hearing import Heard, Hearing
 from fixtures.spec import ENGINES, PRECISIONS, Case
 from fixtures.summary import Note, Selection, Tally
 from fixtures.verdict import RUNGS, Claim, Finding, Tolerance, curve
@@ -132,7 +132,8 @@ def away(share: float) -> tuple[float, ...]:
 
 def mixed(root: Path) -> Session:
     """A session with everything a report can show: a curve that left its band, a crash, a known failure, a case that was
-    not judged, memory, a limit, and a second run to compare with."""
+    not judged, memory, a limit, and a second run to compare with.
+    """
     before = Session(root=root, name="before", hearing=Hearing(began=time.time() - 90_000))
     for case in (FSDP, ZERO):
         record(before.folder, case)

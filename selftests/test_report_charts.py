@@ -9,8 +9,8 @@ import pytest
 from conformance import claims
 from fixtures.report.charts import MOST_POINTS, SIDE, draw
 from fixtures.report.curves import LOSS, NORM
-from selftests.reports import FSDP, LOSSES, ORACLE
 from selftests.records import observation
+from selftests.reports import FSDP, LOSSES, ORACLE
 
 NAN = math.nan
 

@@ -8,7 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from xml.etree import ElementTree as Xml
+from xml.etree import ElementTree as ET
 
 import fastjsonschema
 import pytest
@@ -195,7 +195,8 @@ def test_findings_follow_their_schema(tmp_path: Path) -> None:
         validate(row)
     assert {row["known_failure"] is None for row in rows} == {True, False}
     assert "inf" in [row["used"] for row in rows]
-    for spoilt in ({"used": "nan"}, {"used": -1}, {"passed": "yes"}, {"schema": 0}, {"subject": ""}, {"known_failure": ""}):
+    spoilt_fields = ({"used": "nan"}, {"used": -1}, {"passed": "yes"}, {"schema": 0}, {"subject": ""}, {"known_failure": ""})
+    for spoilt in spoilt_fields:
         with pytest.raises(fastjsonschema.JsonSchemaException):
             validate({**rows[0], **spoilt})
 
@@ -222,7 +223,7 @@ def test_junit_holds_sentence_and_rerun(suite: Suite) -> None:
     tester = suite(FAILING)
     (tester.path / "known_failures.txt").write_text("")
     tester.runpytest_inprocess("--run-dir", "here")
-    root = Xml.parse(tester.path / "here" / "junit.xml").getroot()
+    root = ET.parse(tester.path / "here" / "junit.xml").getroot()
     (tests,) = root
     assert (tests.get("tests"), tests.get("failures")) == ("2", "1")
     (failure,) = root.iter("failure")
@@ -235,7 +236,7 @@ def test_pytests_own_junit_tells_as_much(suite: Suite) -> None:
     """--junitxml goes on working beside ours: sentence and re-run are in its message."""
     tester = suite(FAILING)
     tester.runpytest_inprocess("--junitxml=theirs.xml")
-    (failure,) = Xml.parse(tester.path / "theirs.xml").getroot().iter("failure")
+    (failure,) = ET.parse(tester.path / "theirs.xml").getroot().iter("failure")
     assert f"{OTHER.id}  loss, step 1: 5.25" in str(failure.get("message"))
     assert "re-run: " in str(failure.get("message"))
 
@@ -244,7 +245,7 @@ def test_junit_survives_any_text(tmp_path: Path) -> None:
     """Markup and control characters in an error message make no broken XML; known failures are told with their link."""
     session = reports.mixed(tmp_path)
     session.end(1)
-    root = Xml.parse(session.folder / "junit.xml").getroot()
+    root = ET.parse(session.folder / "junit.xml").getroot()
     assert any("<script>" in str(failure.get("message")) for failure in root.iter("failure"))
     assert len(list(root.iter("skipped"))) == 1
 
