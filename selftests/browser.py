@@ -1,7 +1,7 @@
 """A headless Chromium, driven over a pair of pipes: the page of a report is looked at as a reader's browser shows it.
 
-Chromium speaks its DevTools protocol (https://chromedevtools.github.io/devtools-protocol) over file descriptors 3 and 4,
-one JSON object after another, each ended by a zero byte. Nothing but the standard library is needed, and no port.
+Chromium speaks its DevTools protocol (https://chromedevtools.github.io/devtools-protocol) over file descriptors 3 and
+4, one JSON object after another, each ended by a zero byte. Nothing but the standard library is needed, and no port.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Browser:
                 return result
             self.events.append(answer)
 
-    def open(self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True) -> None:
+    def open(
+        self, page: Path, *, width: int = 1280, height: int = 900, dark: bool = False, script: bool = True,
+    ) -> None:
         """Show ``page`` from disk at this size; :attr:`events` starts anew."""
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)

@@ -16,7 +16,7 @@ from fixtures.options import Orders
 from fixtures.report import journal, write
 from fixtures.report.curves import LOSS, NORM
 from fixtures.report.facts import Ending
-from fixtures.report.hearing import Heard, Hearing
+from fixtures.report.hearing import Ended, Heard, Hearing
 from fixtures.spec import ENGINES, PRECISIONS, Case
 from fixtures.summary import Note, Selection, Tally
 from fixtures.verdict import RUNGS, Claim, Finding, Tolerance, curve
@@ -37,7 +37,7 @@ DTYPES = {
 }
 BYTES = {
     "points": {"backward": {"live": 9_000_000, "parameters": 4_000_000, "masters": 2_000_000, "gradients": 2_000_000,
-                            "optimizer_state": 900_000, "activations": 100_000, "rest": 0, "buffers": 0, "gathered": 0}},
+                            "optimizer_state": 900_000, "activations": 100_000}},
     "peaks": {"forward": 9_100_000, "backward": 9_500_000, "step": 9_300_000},
 }
 LIMIT = {"limit": {"budget_bytes": 63 * 2**20, "most_bytes": 55 * 2**20}}
@@ -82,7 +82,7 @@ class Session:
         test = nodeid or f"conformance/test_small.py::test_all[{findings[0].subject.partition(' ~ ')[0]}]"
         self.tally.add(Note(nodeid=test, findings=findings, link=link, cases=(findings[0].subject,)))
         broken = [finding.sentence for finding in findings if not finding.passed]
-        ended = "passed" if not broken else "known" if link else "failed"
+        ended: Ended = "passed" if not broken else "known" if link else "failed"
         self.hearing.tests[test] = Heard(nodeid=test, ended=ended, seconds=0.5, text="\n".join(broken))
 
     def gate(self, cases: Iterable[Case]) -> None:
@@ -120,9 +120,9 @@ def claims(case: Case, *, share: float = 0.4, others: int = 0) -> list[Finding]:
     ]
     plain = Claim(subject=case.id, rung="loss", metric="loss, step 1", reference="plain oracle")
     first = plain.found(observed="5.61", allowed="5.6 +/- 0.06: a reason", passed=True, used=share, tolerance=0.01)
-    return made + [
-        replace(first, rung=RUNGS[n % len(RUNGS)], metric=f"metric {n}, step 1", used=min(share, 1.0)) for n in range(others)
-    ]
+    used = min(share, 1.0)
+    rungs = [RUNGS[number % len(RUNGS)] for number in range(others)]
+    return made + [replace(first, rung=rung, metric=f"metric {n}, step 1", used=used) for n, rung in enumerate(rungs)]
 
 
 def away(share: float) -> tuple[float, ...]:
@@ -131,8 +131,8 @@ def away(share: float) -> tuple[float, ...]:
 
 
 def mixed(root: Path) -> Session:
-    """A session with everything a report can show: a curve that left its band, a crash, a known failure, a case that was
-    not judged, memory, a limit, and a second run to compare with.
+    """A session with everything a report can show: a curve that left its band, a crash, a known failure, a case that
+    was not judged, memory, a limit, and a second run to compare with.
     """
     before = Session(root=root, name="before", hearing=Hearing(began=time.time() - 90_000))
     for case in (FSDP, ZERO):

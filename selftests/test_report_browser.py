@@ -1,7 +1,8 @@
-"""The page in a real browser: nothing breaks, nothing is fetched, and it can be read on a phone, at night, by keyboard."""
+"""The page in a real browser: nothing breaks or is fetched, and it can be read on a phone, at night, by keyboard."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,23 @@ CONTRAST = """
 })()
 """
 """How many texts are visible, and those whose contrast is below 4.5 to 1 (WCAG 2.2, 1.4.3: relative luminance)."""
+
+
+IMAGES = "[...document.images].map((one) => one.complete && one.naturalWidth > 100 && one.alt.length > 9)"
+
+DRAWN = """
+[...document.querySelectorAll("svg[role=img]")].map((one) => one.getBoundingClientRect().width > 99
+  && one.getBoundingClientRect().height > 19 && one.getAttribute("aria-label").length > 9
+  && one.querySelectorAll("polyline").length > 0)
+"""
+"""By picture and by chart, whether it is there, has a size and says in words what it is."""
+
+FOCUS = """
+(() => {
+  const at = document.activeElement;
+  return `${at.tagName}${at.closest(".failure") ? " in a failure" : ""}${at.matches(":focus-visible") ? ", seen" : ""}`;
+})()
+"""
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +112,7 @@ def test_page_is_sound(browser: Browser, pages: dict[str, Path], name: str, dark
     """No script error, no request, every image there, and nothing wider than the screen, light and dark."""
     browser.open(pages[name], width=width, dark=dark)
     browser.run("document.querySelectorAll('details').forEach((one) => { one.open = true })")
-    images = browser.run("[...document.images].map((one) => one.complete && one.naturalWidth > 100 && one.alt.length > 9)")
-    drawn = browser.run("""[...document.querySelectorAll('svg[role=img]')].map((one) => one.getBoundingClientRect().width > 99
-        && one.getBoundingClientRect().height > 49 && one.getAttribute('aria-label').length > 9
-        && one.querySelectorAll('polyline').length > 0)""")
+    images, drawn = browser.run(IMAGES), browser.run(DRAWN)
     assert problems(browser) == []
     assert images == [True] * (name == "failed")
     assert drawn
@@ -108,7 +123,7 @@ def test_page_is_sound(browser: Browser, pages: dict[str, Path], name: str, dark
 def test_problems_are_seen(browser: Browser, tmp_path: Path) -> None:
     """The same look at a page with faults sees each of them: a script error, a request, an image that is not there."""
     page = tmp_path / "report.html"
-    page.write_text("<img src='missing.png' alt='a picture'><script>nothing()</script><p style='width:2000px'>x", "utf-8")
+    page.write_text("<img src='missing.png' alt='a'><script>nothing()</script><p style='width:2000px'>x", "utf-8")
     browser.open(page, width=NARROW)
     told = str(problems(browser))
     assert "nothing is not defined" in told
@@ -131,7 +146,7 @@ def test_text_stands_out(browser: Browser, pages: dict[str, Path], dark: bool) -
 
 @pytest.mark.parametrize("script", [True, False])
 def test_failures_are_what_one_sees_first(browser: Browser, pages: dict[str, Path], script: bool) -> None:
-    """On a phone, with or without scripts: the verdict and the first failing case are on the first screen and a half."""
+    """On a phone, with or without scripts: the verdict and the first failing case are on the first screen."""
     browser.open(pages["failed"], width=NARROW, height=844, script=script)
     browser.call("Emulation.setScriptExecutionDisabled", value=False)
     places = browser.run("""['h1', '.sentence', '#failures h3 .rung', '#failures .bad', '#matrix h2'].map((one) =>
@@ -153,9 +168,8 @@ def test_keyboard_reaches_the_failures(browser: Browser, pages: dict[str, Path])
     reached = []
     for _ in range(12):
         browser.press("Tab", 9)
-        reached.append(browser.run("""(() => { const at = document.activeElement;
-            return `${at.tagName} ${at.closest('.failure') ? 'in a failure' : ''} ${at.matches(':focus-visible')}` })()"""))
-    assert {"A in a failure true", "SUMMARY in a failure true", "BUTTON in a failure true"} <= set(reached)
+        reached.append(browser.run(FOCUS))
+    assert {"A in a failure, seen", "SUMMARY in a failure, seen", "BUTTON in a failure, seen"} <= set(reached)
     browser.run("document.querySelector('.failure summary').focus()")
     before = browser.run("document.activeElement.parentElement.open")
     browser.press("Enter", 13, text="\r")
@@ -165,10 +179,11 @@ def test_keyboard_reaches_the_failures(browser: Browser, pages: dict[str, Path])
 def test_landmarks_and_headings_lead_through_the_page(browser: Browser, pages: dict[str, Path]) -> None:
     """One header, one main, one named navigation, one h1, and no level of headings left out."""
     browser.open(pages["failed"])
-    assert browser.run("['header', 'main', 'nav[aria-label]', 'h1'].map((one) => document.querySelectorAll(one).length)") \
-        == [1, 1, 1, 1]
+    counts = browser.run("['header', 'main', 'nav', 'h1'].map((one) => document.querySelectorAll(one).length)")
+    assert counts == [1, 1, 1, 1]
+    assert browser.run("document.querySelector('nav').getAttribute('aria-label')") == "Chapters"
     levels = browser.run("[...document.querySelectorAll('h1, h2, h3')].map((one) => Number(one.tagName[1]))")
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in itertools.pairwise(levels))
     assert browser.run("[...document.querySelectorAll('[aria-labelledby]')].every((one) => "
                        "document.getElementById(one.getAttribute('aria-labelledby')))")
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -14,6 +15,7 @@ import fastjsonschema
 import pytest
 
 from fixtures.report import journal, pages, write
+from fixtures.report.facts import Ending
 from selftests import reports
 from selftests.plugin_fakes import CASE, OTHER, Suite
 
@@ -41,6 +43,11 @@ def session_of(folder: Path) -> dict[str, object]:
     """What session.json says."""
     told: dict[str, object] = json.loads((folder / "session.json").read_text(encoding="utf-8"))
     return told
+
+
+def junit(path: Path) -> ET.Element:
+    """The root of an XML file that this process has just written."""
+    return ET.fromstring(path.read_text(encoding="utf-8").partition("?>")[2])  # noqa: S314 - our own
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
@@ -177,7 +184,7 @@ def test_file_that_cannot_be_replaced_is_left(tmp_path: Path, monkeypatch: pytes
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "write_text", full)
-    told = write.report(session.orders(), session.tally, session.hearing, write.Ending(exit_status=1))
+    told = write.report(session.orders(), session.tally, session.hearing, Ending(exit_status=1))
     assert "No space left on device" in told
     monkeypatch.undo()
     assert (session.folder / "report.html").read_text(encoding="utf-8") == before
@@ -187,7 +194,7 @@ def test_file_that_cannot_be_replaced_is_left(tmp_path: Path, monkeypatch: pytes
 def test_findings_follow_their_schema(tmp_path: Path) -> None:
     """Each line of findings.jsonl is valid, an infinite share and a known failure included."""
     session = reports.mixed(tmp_path)
-    session.judge(reports.replace(reports.claims(reports.FSDP)[0], passed=False, used=float("inf")), nodeid="a::b")
+    session.judge(replace(reports.claims(reports.FSDP)[0], passed=False, used=float("inf")), nodeid="a::b")
     session.end(1)
     validate = fastjsonschema.compile(json.loads(journal.SCHEMA.read_text(encoding="utf-8")))
     rows = [json.loads(line) for line in (session.folder / "findings.jsonl").read_text(encoding="utf-8").splitlines()]
@@ -195,10 +202,10 @@ def test_findings_follow_their_schema(tmp_path: Path) -> None:
         validate(row)
     assert {row["known_failure"] is None for row in rows} == {True, False}
     assert "inf" in [row["used"] for row in rows]
-    spoilt_fields = ({"used": "nan"}, {"used": -1}, {"passed": "yes"}, {"schema": 0}, {"subject": ""}, {"known_failure": ""})
-    for spoilt in spoilt_fields:
+    spoilt = {"used": "nan", "tolerance": -1, "passed": "yes", "schema": 0, "subject": "", "known_failure": ""}
+    for name, value in spoilt.items():
         with pytest.raises(fastjsonschema.JsonSchemaException):
-            validate({**rows[0], **spoilt})
+            validate({**rows[0], name: value})
 
 
 def test_each_field_of_the_schema_is_documented() -> None:
@@ -223,7 +230,7 @@ def test_junit_holds_sentence_and_rerun(suite: Suite) -> None:
     tester = suite(FAILING)
     (tester.path / "known_failures.txt").write_text("")
     tester.runpytest_inprocess("--run-dir", "here")
-    root = ET.parse(tester.path / "here" / "junit.xml").getroot()
+    root = junit(tester.path / "here" / "junit.xml")
     (tests,) = root
     assert (tests.get("tests"), tests.get("failures")) == ("2", "1")
     (failure,) = root.iter("failure")
@@ -236,7 +243,7 @@ def test_pytests_own_junit_tells_as_much(suite: Suite) -> None:
     """--junitxml goes on working beside ours: sentence and re-run are in its message."""
     tester = suite(FAILING)
     tester.runpytest_inprocess("--junitxml=theirs.xml")
-    (failure,) = ET.parse(tester.path / "theirs.xml").getroot().iter("failure")
+    (failure,) = junit(tester.path / "theirs.xml").iter("failure")
     assert f"{OTHER.id}  loss, step 1: 5.25" in str(failure.get("message"))
     assert "re-run: " in str(failure.get("message"))
 
@@ -245,7 +252,7 @@ def test_junit_survives_any_text(tmp_path: Path) -> None:
     """Markup and control characters in an error message make no broken XML; known failures are told with their link."""
     session = reports.mixed(tmp_path)
     session.end(1)
-    root = ET.parse(session.folder / "junit.xml").getroot()
+    root = junit(session.folder / "junit.xml")
     assert any("<script>" in str(failure.get("message")) for failure in root.iter("failure"))
     assert len(list(root.iter("skipped"))) == 1
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -73,8 +74,10 @@ def test_what_a_rank_printed_is_text(page: str) -> None:
 
 def test_verdict_comes_first_and_failures_before_cases(page: str) -> None:
     """The order of the page is the order of the questions that a reader has."""
-    words = ["Failed</h1>", "2 cases failed, lowest on the rung engaged", "exit status 1",
-             "Failures, lowest rung first", "llama-tiny-zero1-", "dtype, master", "Since the last run</h2>", "Engine by precision", "Curves</h2>"]
+    words = [
+        "Failed</h1>", "2 cases failed, lowest on the rung engaged", "exit status 1", "Failures, lowest rung first",
+        "llama-tiny-zero1-", "dtype, master", "Since the last run</h2>", "Engine by precision", "Curves</h2>",
+    ]
     body = page[page.index("<body>"):]
     places = [body.index(word) for word in words]
     assert places == sorted(places)
@@ -156,7 +159,7 @@ def test_values_that_are_no_numbers_interrupt_the_line(tmp_path: Path) -> None:
     session.gate([FSDP])
     record(session.folder, FSDP.oracle)
     record(session.folder, FSDP, (5.6, 5.4, float("nan"), 5.1, 5.0, 4.9, 4.8, 4.7))
-    session.judge(*(reports.replace(claim, passed=False, used=float("inf")) for claim in claims(FSDP)))
+    session.judge(*(replace(claim, passed=False, used=float("inf")) for claim in claims(FSDP)))
     page = session.end(1)
     assert "not comparable" in page
     assert "nan" not in "".join(re.findall(r'points="([^"]*)"', page))
