@@ -44,7 +44,9 @@ def cpu_seconds_of_children() -> float:
 
 def finding(case: Case, *, rung: str = "loss", passed: bool = True, used: float | None = 0.25, **words: str) -> Finding:
     """A claim about ``case``."""
-    said: dict[str, Any] = {"metric": "loss, step 1", "observed": "5.25", "allowed": "5.24 +/- 0.04", "reference": "plain oracle"}
+    said: dict[str, Any] = {
+        "metric": "loss, step 1", "observed": "5.25", "allowed": "5.24 +/- 0.04", "reference": "plain oracle",
+    }
     said |= words
     return Finding(subject=case.id, rung=rung, passed=passed, used=used, **said)
 
