@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import sqlite3
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +52,25 @@ def record(folder: Path, case: Case, losses: Sequence[float] = LOSSES, **changes
     seen = observation(case, folder / case.id, losses, **fields)
     write_json(seen.folder / "observation.json", seen.to_json())
     return seen
+
+
+_TABLES = """
+CREATE TABLE runs (id INTEGER PRIMARY KEY, date TEXT, folder TEXT, platform TEXT);
+CREATE TABLE figures (run INTEGER, case_id TEXT, metric TEXT, unit TEXT, value REAL, low REAL, high REAL);
+"""
+
+
+def history(path: Path, *runs: tuple[str, str, dict[str, float]]) -> Path:
+    """A history of runs, each a folder, a platform, and tokens per second by case."""
+    with closing(sqlite3.connect(path)) as database, database:
+        database.executescript(_TABLES)
+        for number, (folder, platform, values) in enumerate(runs, 1):
+            database.execute("INSERT INTO runs VALUES (?, 'a date', ?, ?)", (number, folder, platform))
+            database.executemany(
+                "INSERT INTO figures VALUES (?, ?, 'tokens_per_second', 'tokens/s/device', ?, ?, ?)",
+                [(number, case_id, value, value - 5, value + 5) for case_id, value in values.items()],
+            )
+    return path
 
 
 def spread(count: int) -> list[Case]:
@@ -150,6 +171,8 @@ def mixed(root: Path) -> Session:
     record(session.folder, MEMORY, memory=BYTES)
     record(session.folder, FIT, memory=LIMIT)
     _crash(session, crashed)
+    values = {FSDP.id: 101.0, ZERO.id: 97.0}
+    history(root / "history.sqlite", ("runs/before", "cpu", values), ("runs/first", "cpu", values))
     wrong = Claim(subject=FSDP.id, rung="dtypes", metric="dtype, master", reference="bf16-mixed promises")
     session.judge(wrong.found(observed="bfloat16", allowed="float32", passed=False), *claims(FSDP, share=2.5))
     session.judge(*claims(ZERO))

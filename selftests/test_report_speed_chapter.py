@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
-from contextlib import closing
 from pathlib import Path
 
 from fixtures.report.facts import Ending, Facts, gather
 from fixtures.report.speed import figures
-from selftests.reports import FSDP, ZERO, Session, claims
-
-TABLES = """
-CREATE TABLE runs (id INTEGER PRIMARY KEY, date TEXT, folder TEXT, platform TEXT);
-CREATE TABLE figures (run INTEGER, case_id TEXT, metric TEXT, unit TEXT, value REAL, low REAL, high REAL);
-"""
-
-
-def history(path: Path, *runs: tuple[str, str, dict[str, float]]) -> Path:
-    """A history of runs, each a folder, a platform, and tokens per second by case."""
-    with closing(sqlite3.connect(path)) as database, database:
-        database.executescript(TABLES)
-        for number, (folder, platform, values) in enumerate(runs, 1):
-            database.execute("INSERT INTO runs VALUES (?, 'a date', ?, ?)", (number, folder, platform))
-            database.executemany(
-                "INSERT INTO figures VALUES (?, ?, 'tokens_per_second', 'tokens/s/device', ?, ?, ?)",
-                [(number, case_id, value, value - 5, value + 5) for case_id, value in values.items()],
-            )
-    return path
+from selftests.reports import FSDP, ZERO, Session, claims, history
 
 
 def facts(tmp_path: Path) -> Facts:
