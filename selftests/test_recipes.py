@@ -255,7 +255,11 @@ def test_a_sound_recipe_passes(recorded: Path) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "rung"),
-    [("gradient_not_averaged", "gradients"), ("other_ranks_data", "data"), ("learning_rate_times_world_size", "curve")],
+    [
+        ("gradient_not_averaged", "gradients"), ("other_ranks_data", "data"),
+        # Of the norm of step 2 it is the curve's neighbour: in low precision the one or the other shows it first.
+        ("learning_rate_times_world_size", "gradients|curve"),
+    ],
 )
 @pytest.mark.parametrize("which", ["own", "twin"])
 def test_a_fault_under_a_recipe_is_seen(
@@ -271,4 +275,4 @@ def test_a_fault_under_a_recipe_is_seen(
     record(launcher, run, case, fault)
     ended = judged(recorded, run)
     assert ended.returncode == 1, ended.stdout
-    assert f"[{rung}] {case.id}" in ended.stdout
+    assert re.search(rf"\[({rung})\] {re.escape(case.id)}", ended.stdout), ended.stdout
