@@ -32,6 +32,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures": "pure",
     "fixtures.account": "pytest",
     "fixtures.baseline": "pytest",
+    "fixtures.changes": "pure",
     "fixtures.corpus": "pure",
     "fixtures.dialects": "pure",
     "fixtures.engines": "ranks",
@@ -62,6 +63,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.summary": "pytest",
     "fixtures.template": "ranks",
     "fixtures.training": "ranks",
+    "fixtures.turns": "pure",
     "fixtures.verdict": "pure",
     "fixtures.worker": "ranks",
 }
