@@ -1,0 +1,192 @@
+"""Both sides of a plan, recorded and judged, and the search for the cause of what breaks. Pytest circle."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from fixtures.files import RecordError
+from fixtures.observation import Observation, Request
+from gate import asked, environments, records
+from gate.attribution import Attribution, Laboratory, attribute
+from gate.attribution_text import Told, upstream
+from gate.environments import UNDER_TEST, Environment, Workshop
+from gate.plan import Plan, World, shown_path
+from gate.problems import BuildError, GateError, MachineError
+from gate.records import Side
+from gate.report import Account
+from gate.runs import Ended
+from gate.symptoms import IMPORT, Symptom, choose, family, shown
+from gate.verdict import Verdict, decide, leaks
+
+TRIAL_SECONDS = 900.0
+"""For the tests of a few symptoms; what takes longer hangs at its start, or compiles on a machine far too busy."""
+
+
+@dataclass
+class Comparison:
+    """The two sides of a plan, recorded and judged; the search for the cause, if there is something to search."""
+
+    plan: Plan
+    workshop: Workshop
+    world: World
+    folder: Path
+    tell: Callable[[str], None]
+
+    def account(self) -> Account:
+        """Everything to be reported.
+
+        :raises GateError: if the pinned environment cannot be made or run, or this machine cannot go on.
+        """
+        pinned = self.workshop.environment(self.plan.pinned)
+        try:
+            candidate = self.workshop.environment(self.plan.candidate)
+        except BuildError as error:
+            return self._account(Verdict(problems=(str(error),)), pinned, None)
+        problems = self._import(pinned, candidate)
+        if problems:
+            verdict = Verdict(problems=tuple(problems))
+            causes = self._causes_of_imports(problems, pinned, candidate)
+            return self._account(verdict, pinned, candidate, attributions=causes)
+        old, new, gaps = self._record(pinned, candidate)
+        verdict = decide(old, new, gaps)
+        laboratory = self._laboratory(old, pinned, candidate, choose(verdict, old, new))
+        verdict, seen = self._confirm(verdict, laboratory, candidate)
+        found = []
+        if self.plan.attribution:
+            found = [self._cause(symptom, laboratory, candidate, new) for symptom in seen]
+        return self._account(verdict, pinned, candidate, sides=(old, new), attributions=found)
+
+    def _import(self, pinned: Environment, candidate: Environment) -> list[str]:
+        """Why the candidate cannot run at all. :raises MachineError: if the pinned side cannot."""
+        self.tell("importing the frameworks on both sides")
+        platform = self.plan.selection.platform
+        with ThreadPoolExecutor(2) as pool:
+            old, new = pool.map(lambda one: self.world.imported(one, platform), (pinned, candidate))
+        if old.hopeless:
+            raise MachineError(f"the pinned environment is broken: {'; '.join(old.problems) or 'it cannot be imported'}")
+        for name, told, environment in (("pinned", old, pinned), ("candidate", new, candidate)):
+            wrong = [
+                f"{package} {told.found[package].get('version')} instead of {due}"
+                for package, due in environment.versions.items()
+                if package in told.found and environments.public(told.found[package].get("version", "none")) != due
+            ]
+            if wrong:
+                raise MachineError(f"the {name} environment is not what was asked for: it imports {', '.join(wrong)}")
+        for line in new.problems:
+            self.tell(f"candidate: {line}")
+        return [f"the candidate cannot be imported: {line}" for line in new.problems] if new.hopeless else []
+
+    def _record(self, pinned: Environment, candidate: Environment) -> tuple[Side, Side, list[str]]:
+        sides = {"pinned": (pinned, self.folder / "pinned"), "candidate": (candidate, self.folder / "candidate")}
+        ended = self.world.run(sides, self.plan.selection, tell=self.tell)
+        if not ended["pinned"].judged:
+            raise _not_run("pinned", ended["pinned"], self.folder)
+        gaps = [] if ended["candidate"].judged else [str(_not_run("candidate", ended["candidate"], self.folder))]
+        old, new = (self._read(self.folder / name) for name in sides)
+        for name, side, environment in (("pinned", old, pinned), ("candidate", new, candidate)):
+            due = {package: version for package, version in environment.versions.items() if package in UNDER_TEST}
+            gaps += leaks(side, due, name)
+        return old, new, gaps
+
+    def _read(self, folder: Path) -> Side:
+        try:
+            return records.read(folder)
+        except RecordError as error:
+            raise MachineError(f"{error}; remove it, and go on with: python -m gate --resume {shown_path(self.folder)}") from error
+
+    def _laboratory(
+        self, old: Side, pinned: Environment, candidate: Environment, symptoms: Sequence[Symptom],
+    ) -> Laboratory:
+        return Laboratory(
+            workshop=self.workshop, run=self._trial, pinned=old, base=self._base(pinned, candidate.versions), symptoms=symptoms,
+            folder=self.folder / "trials", tell=self.tell,
+            imports=lambda environment: self.world.imported(environment, self.plan.selection.platform).problems,
+        )
+
+    def _base(self, pinned: Environment, new: Mapping[str, str]) -> dict[str, str]:
+        """The pinned versions of all that ``new`` names, what the candidate's releases brought with them included."""
+        installed = {name: environments.public(version) for name, version in self.workshop.installed.items()}
+        return {**{name: installed[name] for name in new if name in installed}, **pinned.versions}
+
+    def _trial(self, environment: Environment, tests: Sequence[str], folder: Path) -> Side:
+        selection = dataclasses.replace(self.plan.selection, keyword=None, tests=tuple(tests))
+        self.world.run({"trial": (environment, folder)}, selection, tell=self.tell, seconds=TRIAL_SECONDS)
+        return self._read(folder)
+
+    def _confirm(
+        self, verdict: Verdict, laboratory: Laboratory, candidate: Environment,
+    ) -> tuple[Verdict, list[Symptom]]:
+        """Run what broke once more in the candidate: what does not break again is unstable, and no reason to stay."""
+        if not laboratory.symptoms:
+            return verdict, []
+        self.tell("running what broke once more")
+        tests = list(dict.fromkeys(test for symptom in laboratory.symptoms for test in symptom.tests))
+        again = self._trial(candidate, tests, self.folder / "again")
+        seen = [one for one in laboratory.symptoms if shown(one, laboratory.pinned, again) == "bad"]
+        unstable = [one for one in laboratory.symptoms if one not in seen]
+        told = tuple(f"broke once and not again: {one.told}" for one in unstable)
+        cases = {one.case for one in unstable}
+        return dataclasses.replace(
+            verdict, unstable=told,
+            breaks=tuple(one for one in verdict.breaks if one.finding.subject.split(" ~ ")[0] not in cases) if seen else (),
+            differences=tuple(one for one in verdict.differences if one.case not in cases) if seen else (),
+        ), seen
+
+    def _cause(self, symptom: Symptom, laboratory: Laboratory, candidate: Environment, new: Side) -> Told:
+        self.tell(f"searching the cause of {symptom.what}")
+        try:
+            found = attribute(symptom, laboratory, candidate.versions, family(symptom.case, new), self.world.pip)
+        except GateError as error:
+            return Told(sentence=f"{symptom.what}: the search ended: {error}", trials=laboratory.trials, builds=0)
+        return self._told(found, laboratory)
+
+    def _told(self, found: Attribution, laboratory: Laboratory) -> Told:
+        self.tell(found.sentence)
+        folder = (found.folder or self.folder / "candidate") / found.symptom.case
+        file = command = ""
+        if (folder / "observation.json").exists():
+            bad, request = Observation.read(folder), Request.read(folder)
+            command = str(bad.provenance.get("command", ""))
+            good = laboratory.pinned.observations.get(found.symptom.case)
+            path = self.folder / f"upstream-{len(list(self.folder.glob('upstream-*.md'))) + 1}.md"
+            if good is not None and found.culprits:
+                title = f"{found.symptom.metric} breaks in {', '.join(f'{c.package} {c.bad}' for c in found.culprits)}"
+                versions = {name: found.versions[name] for name in found.versions if name in UNDER_TEST}
+                path.write_text(upstream(
+                    title=title, finding=found.symptom.told, bad=bad, good=good, request=request, versions=versions,
+                    culprits=[(one.package, one.bad, one.good) for one in found.culprits],
+                ), encoding="utf-8")
+                file = shown_path(path)
+        return Told(sentence=found.sentence, trials=found.trials, builds=found.builds, command=command, file=file)
+
+    def _causes_of_imports(self, problems: Sequence[str], pinned: Environment, candidate: Environment) -> list[Told]:
+        if not self.plan.attribution:
+            return []
+        line = problems[0].partition(": ")[2]
+        symptom = Symptom(tests=(), case="the candidate", rung=IMPORT, metric=line.partition(":")[0], told=line)
+        laboratory = self._laboratory(
+            Side(judged=(), observations={}, warned={}), pinned, candidate, [symptom]
+        )
+        return [self._cause(symptom, laboratory, candidate, laboratory.pinned)]
+
+    def _account(
+        self, verdict: Verdict, pinned: Environment, candidate: Environment | None,
+        *, sides: tuple[Side, Side] | None = None, attributions: Sequence[Told] = (),
+    ) -> Account:
+        new = candidate.versions if candidate is not None else self.plan.candidate
+        observed, judged = (sides[1].observations, sides[1].judged) if sides else ({}, ())
+        return Account(
+            verdict=verdict, pinned=pinned.versions, candidate=new, moved=asked.changed(self._base(pinned, new), new),
+            conflicts=candidate.conflicts if candidate is not None else (), command=self.plan.command,
+            selection=" ".join(self.plan.selection.words), folder=shown_path(self.folder), cases=len(observed),
+            claims=len(judged), seconds=0.0, attributions=attributions,
+        )
+
+
+def _not_run(name: str, ended: Ended, folder: Path) -> MachineError:
+    log = shown_path(folder / f"{name}.log")
+    return MachineError(f"the {name} side did not run to its end (status {ended.status}): {ended.last_words}; see {log}")
