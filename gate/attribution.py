@@ -137,7 +137,8 @@ class Laboratory:
         tests = list(dict.fromkeys(test for symptom in self.symptoms for test in symptom.tests))
         if not tests:
             broken = {line.partition(":")[0] for line in self.imports(environment)}
-            return {one.what: "bad" if one.metric in broken else "unclear" if broken else "good" for one in self.symptoms}
+            other: Answer = "unclear" if broken else "good"
+            return {one.what: "bad" if one.metric in broken else other for one in self.symptoms}
         self._folders[name] = folder = self.folder / name
         side = self.run(environment, tests, folder)
         return {symptom.what: shown(symptom, self.pinned, side) for symptom in self.symptoms}
@@ -182,7 +183,7 @@ def attribute(
 def _release(
     symptom: Symptom, laboratory: Laboratory, guilty: Versions, name: str, pip: Installer,
 ) -> Culprit:
-    """The release of ``name`` since which the guilty packages show the symptom, the others as the candidate has them."""
+    """The release of ``name`` since which the guilty show the symptom, the others being as the candidate has them."""
     old, new = laboratory.base.get(name), guilty[name]
     if old is None:
         return Culprit(package=name, bad=new, good="without it")

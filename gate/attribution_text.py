@@ -39,19 +39,31 @@ def upstream(
         f"# {title}", "", f"Since {released}.", "", "## What happens", "", f"    {finding}", "",
         *_error(bad), *_numbers(bad, good),
         "## How to see it", "",
-        "A script that builds the model, wraps it and trains it for a few steps is `fixtures/worker.py` of shardgate; "
-        "everything it needs to know is in `request.json`. In a checkout of shardgate:", "",
+        _SCRIPT, "",
         "```sh", f"pip install {pins}", "mkdir -p seen && cat > seen/request.json <<'JSON'",
         json.dumps(request.to_json(), indent=1, sort_keys=True), "JSON",
         f"torchrun --nproc-per-node {ranks} -m fixtures.worker seen   # bad",
         f"pip install {backs}" if backs else "", "rm -r seen/by-hand",
         f"torchrun --nproc-per-node {ranks} -m fixtures.worker seen   # good", "```", "",
-        "Both print the loss and the gradient norm of every step; `seen/by-hand/observation.json` holds dtypes, "
-        "settings and collectives.", "",
-        "## Environment", "", f"Python {bad.provenance.get('python', '?')}, {bad.provenance.get('machine', '?')}, "
-        f"{bad.provenance.get('platform', '?')}, {ranks} ranks", "",
+        _OUTPUT, "",
+        "## Environment", "", f"{_machine(bad)}, {ranks} ranks", "",
     ]
     return "\n".join(lines)
+
+
+_SCRIPT = (
+    "A script that builds the model, wraps it and trains it for a few steps is `fixtures/worker.py` of shardgate; "
+    "everything it needs to know is in `request.json`. In a checkout of shardgate:"
+)
+_OUTPUT = (
+    "Both print the loss and the gradient norm of every step; `seen/by-hand/observation.json` holds dtypes, settings "
+    "and collectives."
+)
+
+
+def _machine(bad: Observation) -> str:
+    told = bad.provenance
+    return f"Python {told.get('python', '?')}, {told.get('machine', '?')}, {told.get('platform', '?')}"
 
 
 def _error(bad: Observation) -> list[str]:
@@ -68,5 +80,5 @@ def _numbers(bad: Observation, good: Observation) -> list[str]:
         norms = " | ".join(str(seen.grad_norms[step][0]) for seen in (bad, good))
         rows.append(f"| {step + 1} | {bad.losses[step]:.9f} | {good.losses[step]:.9f} | {norms} |")
     before, after = good.agreed("dtypes"), bad.agreed("dtypes")
-    moved = [f"- {name}: {after.get(name)}, was {before.get(name)}" for name in after if after[name] != before.get(name)]
+    moved = [f"- {name}: {now}, was {before.get(name)}" for name, now in after.items() if now != before.get(name)]
     return [*rows, "", *(["Dtypes in use:", "", *moved, ""] if moved else [])]

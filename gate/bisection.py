@@ -6,6 +6,7 @@ pass over what is unclear, and say so where it keeps them from an exact answer.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -47,8 +48,9 @@ def first_bad(line: Sequence[T], test: Callable[[T], Answer]) -> Bracket[T]:
 
 
 def fewest(items: Sequence[T], test: Callable[[tuple[T, ...]], Answer]) -> tuple[T, ...]:
-    """A part of ``items`` that is bad, and of which no smaller part that could be tested is. All of them are known to be
-    bad together, none of them to be good.
+    """A part of ``items`` that is bad, and of which no smaller part that could be tested is.
+
+    All of them are known to be bad together, none of them to be good.
 
     Delta debugging (Zeller and Hildebrandt, "Simplifying and isolating failure-inducing input", 2002): halves, then
     what is left without a part, then smaller parts. Put first what is most likely alone at fault.
@@ -70,4 +72,4 @@ def fewest(items: Sequence[T], test: Callable[[tuple[T, ...]], Answer]) -> tuple
 
 def _split(items: tuple[T, ...], parts: int) -> list[tuple[T, ...]]:
     ends = [len(items) * n // parts for n in range(parts + 1)]
-    return [items[begin:end] for begin, end in zip(ends, ends[1:], strict=False) if end > begin]
+    return [items[begin:end] for begin, end in itertools.pairwise(ends) if end > begin]

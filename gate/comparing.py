@@ -20,7 +20,7 @@ from gate.records import Side
 from gate.report import Account
 from gate.runs import Ended
 from gate.symptoms import IMPORT, Symptom, choose, family, shown
-from gate.verdict import Verdict, decide, leaks
+from gate.verdict import Verdict, decide, leaks, without
 
 TRIAL_SECONDS = 900.0
 """For the tests of a few symptoms; what takes longer hangs at its start, or compiles on a machine far too busy."""
@@ -66,13 +66,16 @@ class Comparison:
         platform = self.plan.selection.platform
         with ThreadPoolExecutor(2) as pool:
             old, new = pool.map(lambda one: self.world.imported(one, platform), (pinned, candidate))
+            if not (old.hopeless or new.hopeless):
+                list(pool.map(self.world.prepare, (pinned, candidate)))
         if old.hopeless:
-            raise MachineError(f"the pinned environment is broken: {'; '.join(old.problems) or 'it cannot be imported'}")
-        for name, told, environment in (("pinned", old, pinned), ("candidate", new, candidate)):
+            told = "; ".join(old.problems) or "it cannot be imported"
+            raise MachineError(f"the pinned environment is broken: {told}")
+        for name, seen, environment in (("pinned", old, pinned), ("candidate", new, candidate)):
+            found = {package: told.get("version", "none") for package, told in seen.found.items()}
             wrong = [
-                f"{package} {told.found[package].get('version')} instead of {due}"
-                for package, due in environment.versions.items()
-                if package in told.found and environments.public(told.found[package].get("version", "none")) != due
+                f"{package} {found[package]} instead of {due}" for package, due in environment.versions.items()
+                if environments.public(found.get(package, due)) != due
             ]
             if wrong:
                 raise MachineError(f"the {name} environment is not what was asked for: it imports {', '.join(wrong)}")
@@ -96,14 +99,15 @@ class Comparison:
         try:
             return records.read(folder)
         except RecordError as error:
-            raise MachineError(f"{error}; remove it, and go on with: python -m gate --resume {shown_path(self.folder)}") from error
+            again = f"python -m gate --resume {shown_path(self.folder)}"
+            raise MachineError(f"{error}; remove it, and go on with: {again}") from error
 
     def _laboratory(
         self, old: Side, pinned: Environment, candidate: Environment, symptoms: Sequence[Symptom],
     ) -> Laboratory:
         return Laboratory(
-            workshop=self.workshop, run=self._trial, pinned=old, base=self._base(pinned, candidate.versions), symptoms=symptoms,
-            folder=self.folder / "trials", tell=self.tell,
+            workshop=self.workshop, run=self._trial, pinned=old, base=self._base(pinned, candidate.versions),
+            symptoms=symptoms, folder=self.folder / "trials", tell=self.tell,
             imports=lambda environment: self.world.imported(environment, self.plan.selection.platform).problems,
         )
 
@@ -129,12 +133,7 @@ class Comparison:
         seen = [one for one in laboratory.symptoms if shown(one, laboratory.pinned, again) == "bad"]
         unstable = [one for one in laboratory.symptoms if one not in seen]
         told = tuple(f"broke once and not again: {one.told}" for one in unstable)
-        cases = {one.case for one in unstable}
-        return dataclasses.replace(
-            verdict, unstable=told,
-            breaks=tuple(one for one in verdict.breaks if one.finding.subject.split(" ~ ")[0] not in cases) if seen else (),
-            differences=tuple(one for one in verdict.differences if one.case not in cases) if seen else (),
-        ), seen
+        return without(verdict, {one.case for one in unstable} if seen else None, told), seen
 
     def _cause(self, symptom: Symptom, laboratory: Laboratory, candidate: Environment, new: Side) -> Told:
         self.tell(f"searching the cause of {symptom.what}")
@@ -188,5 +187,5 @@ class Comparison:
 
 
 def _not_run(name: str, ended: Ended, folder: Path) -> MachineError:
-    log = shown_path(folder / f"{name}.log")
-    return MachineError(f"the {name} side did not run to its end (status {ended.status}): {ended.last_words}; see {log}")
+    told = f"the {name} side did not run to its end (status {ended.status}): {ended.last_words}"
+    return MachineError(f"{told}; see {shown_path(folder / f'{name}.log')}")

@@ -2,9 +2,9 @@
 
 [Note: beyond noise]
 A case repeats to the last bit in one environment, or nearly so. Between two, sums may be taken in another order or
-rounded elsewhere, and that is nobody's fault: what counts is a difference beyond the tolerance that the case has against
-its oracle, the largest that benign changes can make. What the oracle itself moved by is taken off first: it imports
-neither accelerate nor deepspeed, so that is drift of torch or of the model, the same for all engines.
+rounded elsewhere, and that is nobody's fault: what counts is a difference beyond the tolerance that the case has
+against its oracle, the largest that benign changes can make. What the oracle itself moved by is taken off first: it has
+neither accelerate nor deepspeed in it, so that is drift of torch or of the model, the same for all engines.
 """
 
 from __future__ import annotations

@@ -134,7 +134,8 @@ class Workshop:
                     self._make(name, version, final)
         except OSError as error:
             why = "free some space" if error.errno in (errno.ENOSPC, errno.EDQUOT) else "see that it can be written"
-            raise MachineError(f"cannot make {final}: {error.strerror or error}; {why} and repeat the command") from error
+            told = error.strerror or str(error)
+            raise MachineError(f"cannot make {final}: {told}; {why} and repeat the command") from error
         return final
 
     def _make(self, name: str, version: str, final: Path) -> None:
@@ -161,8 +162,8 @@ def public(version: str) -> str:
 
 def installed_versions(path: Iterable[str] | None = None) -> dict[str, str]:
     """Versions by canonical name of what lies on ``path``; by default on this interpreter's, less ``PYTHONPATH``."""
-    laid_over = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
-    entries = list(path) if path is not None else [p for p in sys.path if os.path.abspath(p) not in laid_over]
+    laid_over = {Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    entries = list(path) if path is not None else [p for p in sys.path if Path(p).absolute() not in laid_over]
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions(path=entries):
         name = distribution.metadata["Name"]

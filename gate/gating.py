@@ -52,7 +52,7 @@ class Gate:
         if not pairs:
             self.tell("the candidate is what is pinned: nothing to judge, nothing to move")
             return 0
-        self.folder = Path(os.path.abspath(self.orders.resume or self.orders.folder or ROOT / "runs" / "gate" / _now()))
+        self.folder = (self.orders.resume or self.orders.folder or ROOT / "runs" / "gate" / _now()).absolute()
         plan.write(self.folder)
         comparison = Comparison(plan=plan, workshop=workshop, world=self.world, folder=self.folder, tell=self.tell)
         account = dataclasses.replace(comparison.account(), seconds=time.monotonic() - began)
@@ -90,7 +90,8 @@ class Gate:
 
 def _write(folder: Path, account: Account) -> None:
     try:
-        (folder / "gate.json").write_text(json.dumps(account.to_json(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        data = json.dumps(account.to_json(), indent=1, allow_nan=False)
+        (folder / "gate.json").write_text(f"{data}\n", encoding="utf-8")
         (folder / "gate.md").write_text(report.page(account), encoding="utf-8")
     except OSError as error:
         raise MachineError(f"cannot write the report in {folder}: {error.strerror or error}") from error

@@ -103,7 +103,7 @@ class Pip:
 def _problem(
     answer: subprocess.CompletedProcess[str], what: str, otherwise: type[GateError],
 ) -> GateError:
-    """pip's complaint in one line, of the kind that says whether the release, the machine or the command is at fault."""
+    """pip's complaint in one line; its kind says whether the release, the machine or the command is at fault."""
     told = f"{answer.stderr}\n{answer.stdout}"
     if "No module named pip" in told:
         return MachineError("the gate installs with pip, and this environment has none: python -m ensurepip")
@@ -113,6 +113,6 @@ def _problem(
         return MachineError(f"{what}: the package index cannot be reached; repeat the command when it can")
     if any(word in told for word in _ABSENT):
         return UsageError(f"{what}: there is no such release for this interpreter")
-    errors = [line for line in told.splitlines() if line.lstrip().lower().startswith(("error", "× "))]
+    errors = [line for line in told.splitlines() if line.lstrip().lower().startswith("error")]
     last = (errors or [line for line in told.splitlines() if line.strip()] or ["pip said nothing"])[0]
     return otherwise(f"{what}: {last.strip()}")

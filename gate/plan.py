@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gate import environments, runs
+from gate.environments import Environment
 from gate.pip import Installer, Pip
 from gate.problems import MachineError, UsageError
 from gate.runs import ROOT, Ended, Imported, Selection
@@ -66,17 +66,19 @@ class World:
     """What the gate asks of the world outside, in one value; self-tests bring their own.
 
     :param run: records a selection in the environments and folders given. :param imported: imports the frameworks.
+    :param prepare: does once what an environment needs before its first case.
     """
 
     pip: Installer = field(default_factory=Pip)
     installed: Callable[[], Mapping[str, str]] = environments.installed_versions
     run: Callable[..., dict[str, Ended]] = runs.run
     imported: Callable[..., Imported] = runs.imported
+    prepare: Callable[[Environment], None] = runs.prepare
     cache: Path = ROOT / ".gate"
     lock: Path = ROOT / "stack.txt"
 
 
 def shown_path(path: Path | None) -> str:
     """``path`` as a command run from the repository would spell it."""
-    absolute = Path(os.path.abspath(path or "."))
+    absolute = (path or Path()).absolute()
     return str(absolute.relative_to(ROOT)) if absolute.is_relative_to(ROOT) else str(absolute)

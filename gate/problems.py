@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MOVE, DO_NOT_MOVE, CANNOT_TELL, USAGE = 0, 1, 2, 3
-"""Exit statuses: the candidate may be moved to; it may not; nothing can be said; the command or this machine is wrong."""
+"""Exit statuses: we may move; we may not; nothing can be said; the command or this machine is wrong."""
 
 
 class GateError(Exception):

@@ -101,11 +101,11 @@ def _findings(path: Path) -> Iterator[Judged]:
     except FileNotFoundError:
         return
     lines = text.split("\n")
-    for number, line in enumerate(lines[:-1], 1):  # a session that was killed may have left half a line at the end
-        try:
+    try:
+        for line in lines[:-1]:  # a session that was killed may have left half a line at the end
             yield _judged(json.loads(line))
-        except (KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{path}:{number} is no finding: {error}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise RecordError(f"{path} holds a line that is no finding: {error}") from error
 
 
 def _judged(row: dict[str, Any]) -> Judged:

@@ -50,7 +50,8 @@ class Account:
 
 def moved(pairs: Mapping[str, tuple[str | None, str | None]]) -> str:
     """``accelerate 1.12.0 -> 1.13.0, torch ...``."""
-    return ", ".join(f"{name} {old or '(none)'} -> {new or '(none)'}" for name, (old, new) in pairs.items()) or "nothing"
+    told = [f"{name} {old or '(none)'} -> {new or '(none)'}" for name, (old, new) in pairs.items()]
+    return ", ".join(told) or "nothing"
 
 
 def summary(account: Account) -> list[str]:
@@ -76,8 +77,8 @@ def page(account: Account) -> str:
     parts = [
         f"# {verdict.word.capitalize()}", "", f"**{verdict.headline}**", "",
         f"Moved: {moved(account.moved)}.", "",
-        f"{account.claims} claims over {account.cases} cases on each side ({account.selection}); {equal}. "
-        f"{account.seconds:.0f} s. Again: `{account.command}`.", "",
+        f"{account.claims} claims over {account.cases} cases on each side ({account.selection}); {equal}.", "",
+        f"Took {account.seconds:.0f} s. Again: `{account.command}`.", "",
         *_versions(account),
         *_table("Breaks, lowest rung first", "Claims that hold in the pinned environment and fail in the candidate.",
                 map(_claim, verdict.breaks)),

@@ -63,7 +63,7 @@ class Ended:
 class Imported:
     """What importing the frameworks showed.
 
-    :param found: per framework ``version``, ``folder``, and ``error`` if it failed; empty if the process never answered.
+    :param found: per framework ``version``, ``folder``, and ``error`` if it failed; empty if nothing answered.
     :param hung: the stack where it still was when the time was over.
     """
 
@@ -173,6 +173,17 @@ def _last_words(log: Path) -> str:
     lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR:", "E  ", "INTERNALERROR"))]
     return (errors or lines or ["it said nothing"])[-1].strip()
+
+
+def prepare(environment: Environment) -> None:
+    """Compile DeepSpeed's extension for ``environment`` unless that was done: a case that waits for it keeps its turn.
+
+    Where it cannot be compiled the cases that need it say why.
+    """
+    subprocess.run(
+        [sys.executable, "-m", "fixtures.extensions"], cwd=ROOT, env=environment.variables(), check=False,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )
 
 
 def imported(environment: Environment, platform: str, *, seconds: float = IMPORT_SECONDS) -> Imported:

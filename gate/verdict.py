@@ -1,14 +1,15 @@
 """May we move? Two recorded sides in, one verdict out. Pure.
 
-Four sources, kept apart: what the candidate breaks (a claim of conformance that holds in the pinned environment and not
-here), where it differs from the pinned one beyond noise, what drifted in all engines alike, and which failures it mends.
+Four sources, kept apart: what the candidate breaks (a claim of conformance that holds in the pinned environment and
+not here), where it differs from the pinned one beyond noise, what drifted in all engines alike, and what it mends.
 What the upgrade changed in settings and dtypes is told in any case and decides nothing: a release may change a default.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -71,7 +72,7 @@ class Verdict:
             first_difference = self.differences[0]
             return f"{self.word}: [{first_difference.rung}] {first_difference.sentence}"
         reasons = [*self.problems, *self.unstable]
-        return f"{self.word}: {reasons[0]}" if reasons else f"{self.word}: no claim breaks, nothing differs beyond noise"
+        return f"{self.word}: {reasons[0] if reasons else 'no claim breaks, nothing differs beyond noise'}"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, without NaN or infinity."""
@@ -124,7 +125,8 @@ def decide(pinned: Side, candidate: Side, problems: Iterable[str] = ()) -> Verdi
 
 def _broken(pinned: Side, candidate: Side) -> tuple[list[Judged], list[Judged]]:
     """Failed claims of the candidate: those that are its own, lowest rung first, and those that fail in both."""
-    own, both = [], []
+    own: list[Judged] = []
+    both: list[Judged] = []
     for one in candidate.judged:
         if one.finding.passed or one.against_baseline:
             continue
@@ -193,7 +195,7 @@ def leaks(side: Side, versions: Mapping[str, str], name: str) -> list[str]:
         packages = seen.provenance.get("packages", {})
         for package, due in versions.items():
             ran = str(packages.get(package, "none")).partition("+")[0]
-            if package in packages and ran != due or not packages:
+            if (package in packages and ran != due) or not packages:
                 wrong.setdefault(f"{package} {ran} instead of {due}", []).append(case)
     return [f"the {name} side ran {what} in {len(cases)} cases, first {cases[0]}" for what, cases in wrong.items()]
 
@@ -205,3 +207,14 @@ def lowest(breaks: Sequence[Judged]) -> list[Judged]:
         subject = one.finding.subject.split(" ~ ")[0]
         floor[subject] = min(floor.get(subject, one.place), one.place)
     return [one for one in breaks if one.place == floor[one.finding.subject.split(" ~ ")[0]]]
+
+
+def without(verdict: Verdict, cases: Collection[str] | None, unstable: tuple[str, ...]) -> Verdict:
+    """``verdict`` less what it says of ``cases`` (of all, for ``None``), which did not break again: ``unstable``."""
+    def kept(case: str) -> bool:
+        return cases is not None and case not in cases
+
+    return dataclasses.replace(
+        verdict, unstable=unstable, differences=tuple(one for one in verdict.differences if kept(one.case)),
+        breaks=tuple(one for one in verdict.breaks if kept(one.finding.subject.split(" ~ ")[0])),
+    )
