@@ -6,6 +6,7 @@ Exit status: 0 move, 1 do not, 2 cannot tell, 3 the command or this machine is w
 from __future__ import annotations
 
 import argparse
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -56,7 +57,7 @@ def main(argv: Sequence[str]) -> int:
         to=tuple(words.to), file=Path(words.file) if words.file else None, since=tuple(words.since),
         keyword=words.keyword, platform=words.platform, deadline_seconds=words.deadline,
         folder=Path(words.run_dir) if words.run_dir else None, resume=Path(words.resume) if words.resume else None,
-        attribution=words.attribution, dry=words.dry_run, command=" ".join(["python -m gate", *argv]),
+        attribution=words.attribution, dry=words.dry_run, command=shlex.join(["python", "-m", "gate", *argv]),
     )
     gate = Gate(orders=orders, tell=tell)
     try:

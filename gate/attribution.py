@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 from gate import asked
 from gate.bisection import Answer, fewest, first_bad
-from gate.environments import Environment, Workshop
+from gate.environments import Environment, Workshop, public
 from gate.pip import Installer
-from gate.problems import BuildError, UsageError
+from gate.problems import BuildError, GateError, UsageError
 from gate.records import Side
 from gate.symptoms import Symptom, shown, suspects
 
@@ -71,9 +71,10 @@ class Attribution:
         if not self.culprits:
             return f"{self.symptom.what}: {self.note or 'no culprit found'}"
         if len(self.culprits) == 1:
-            return f"{self.symptom.what} breaks in {self.culprits[0].sentence}"
-        met = " meets ".join(one.sentence for one in self.culprits)
-        return f"{self.symptom.what} breaks where {met}: {self.note or 'neither alone brings it'}"
+            said = f"{self.symptom.what} breaks in {self.culprits[0].sentence}"
+        else:
+            said = f"{self.symptom.what} breaks where {' meets '.join(one.sentence for one in self.culprits)}"
+        return f"{said}: {self.note}" if self.note else said
 
     def to_json(self) -> dict[str, Any]:
         """Plain values."""
@@ -110,12 +111,14 @@ class Laboratory:
         return len(self._answers)
 
     def answer(self, symptom: Symptom, changes: Versions, *, complete: bool = True) -> Answer:
-        """Whether the pinned environment with ``changes`` shows ``symptom``.
+        """Whether the pinned environment with ``changes``, and with what they require, shows ``symptom``.
+
+        :param complete: whether what they require is laid over, too.
 
         :raises MachineError: if this machine cannot try it now.
         """
         versions = {**self.base, **changes}
-        name = self._name(versions)
+        name = self._name(versions if complete else {**versions, "": "as they are"})
         if name not in self._answers:
             said = ", ".join(f"{package} {version}" for package, version in changes.items()) or "nothing changed"
             self._answers[name] = self._try(versions, name, complete=complete)
@@ -123,6 +126,11 @@ class Laboratory:
             self.tell(f"trial {self.trials}: {said}: {', '.join(sorted(set(answers.values())))}")
             self._note_down(versions, answers)
         return self._answers[name][symptom.what]
+
+    def versions(self, changes: Versions) -> dict[str, str]:
+        """All versions of the pinned environment with ``changes``, and of what they require."""
+        installed = {name: public(version) for name, version in self.workshop.installed.items()}
+        return {**installed, **self.workshop.environment({**self.base, **changes}).versions}
 
     def recorded(self, changes: Versions) -> Path | None:
         """Where the trial of the pinned environment with ``changes`` lies."""
@@ -159,25 +167,45 @@ def attribute(
 ) -> Attribution:
     """Find what brings ``symptom``. The candidate is known to show it, and the pinned environment not to.
 
-    :param candidate: all that the candidate changes, what it requires included.
+    :param candidate: what was asked for; what it requires follows it.
     """
     trials, builds = laboratory.trials, len(laboratory.workshop.built)
     changed = {name: version for name, version in candidate.items() if laboratory.base.get(name) != version}
 
     def together(names: tuple[str, ...]) -> Answer:
-        return laboratory.answer(symptom, {name: changed[name] for name in names}, complete=len(names) == 1)
+        return laboratory.answer(symptom, {name: changed[name] for name in names})
 
-    ordered = suspects(changed, [family])
-    guilty = fewest(ordered, together)
+    guilty = fewest(suspects(changed, [family]), together)
     apart = len(guilty) == 1 or all(together((name,)) == "good" for name in guilty)
     culprits = [_release(symptom, laboratory, {n: changed[n] for n in guilty}, name, pip) for name in guilty]
     versions = {one.package: one.bad for one in culprits}
+    note = "neither alone brings it" if apart else "they could not be tried apart"
+    if len(culprits) == 1:
+        note = _brought_along(symptom, laboratory, culprits[0])
     return Attribution(
         symptom=symptom, culprits=tuple(culprits), versions={**laboratory.base, **versions},
         folder=laboratory.recorded(versions), trials=laboratory.trials - trials,
-        builds=len(laboratory.workshop.built) - builds,
-        note="" if apart else "could not be tried apart",
+        builds=len(laboratory.workshop.built) - builds, note=note,
     )
+
+
+def _brought_along(symptom: Symptom, laboratory: Laboratory, culprit: Culprit) -> str:
+    """Whether the fault is in what the release requires and not in itself, in words; empty if it is its own."""
+    bad, good = ({culprit.package: version} for version in (culprit.bad, culprit.good))
+    try:
+        after, before = laboratory.versions(bad), laboratory.versions(good)
+    except GateError:
+        return ""
+    others = {name: before[name] for name in before if name != culprit.package and before[name] != after.get(name)}
+    if not others:
+        return ""
+    told = ", ".join(f"{name} {after.get(name, '(none)')} for {version}" for name, version in others.items())
+    answer = laboratory.answer(symptom, {**bad, **others}, complete=False)
+    return {
+        "good": f"it is not in {culprit.package} itself but in what it brings: {told}",
+        "bad": "",
+        "unclear": f"with it came {told}, which could not be tried apart",
+    }[answer]
 
 
 def _release(

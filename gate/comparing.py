@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,15 +49,15 @@ class Comparison:
         problems = self._import(pinned, candidate)
         if problems:
             verdict = Verdict(problems=tuple(problems))
-            causes = self._causes_of_imports(problems, pinned, candidate)
+            causes = self._causes_of_imports(problems)
             return self._account(verdict, pinned, candidate, attributions=causes)
         old, new, gaps = self._record(pinned, candidate)
         verdict = decide(old, new, gaps)
-        laboratory = self._laboratory(old, pinned, candidate, choose(verdict, old, new))
+        laboratory = self._laboratory(old, choose(verdict, old, new))
         verdict, seen = self._confirm(verdict, laboratory, candidate)
         found = []
         if self.plan.attribution:
-            found = [self._cause(symptom, laboratory, candidate, new) for symptom in seen]
+            found = [self._cause(symptom, laboratory, new) for symptom in seen]
         return self._account(verdict, pinned, candidate, sides=(old, new), attributions=found)
 
     def _import(self, pinned: Environment, candidate: Environment) -> list[str]:
@@ -102,19 +102,17 @@ class Comparison:
             again = f"python -m gate --resume {shown_path(self.folder)}"
             raise MachineError(f"{error}; remove it, and go on with: {again}") from error
 
-    def _laboratory(
-        self, old: Side, pinned: Environment, candidate: Environment, symptoms: Sequence[Symptom],
-    ) -> Laboratory:
+    def _laboratory(self, old: Side, symptoms: Sequence[Symptom]) -> Laboratory:
         return Laboratory(
-            workshop=self.workshop, run=self._trial, pinned=old, base=self._base(pinned, candidate.versions),
+            workshop=self.workshop, run=self._trial, pinned=old, base=self.plan.pinned,
             symptoms=symptoms, folder=self.folder / "trials", tell=self.tell,
             imports=lambda environment: self.world.imported(environment, self.plan.selection.platform).problems,
         )
 
-    def _base(self, pinned: Environment, new: Mapping[str, str]) -> dict[str, str]:
-        """The pinned versions of all that ``new`` names, what the candidate's releases brought with them included."""
+    def _filled(self, versions: Mapping[str, str], names: Iterable[str]) -> dict[str, str]:
+        """``versions``, and those of the other ``names`` as they are installed."""
         installed = {name: environments.public(version) for name, version in self.workshop.installed.items()}
-        return {**{name: installed[name] for name in new if name in installed}, **pinned.versions}
+        return {**versions, **{name: installed[name] for name in names if name in installed and name not in versions}}
 
     def _trial(self, environment: Environment, tests: Sequence[str], folder: Path) -> Side:
         selection = dataclasses.replace(self.plan.selection, keyword=None, tests=tuple(tests))
@@ -135,10 +133,10 @@ class Comparison:
         told = tuple(f"broke once and not again: {one.told}" for one in unstable)
         return without(verdict, {one.case for one in unstable} if seen else None, told), seen
 
-    def _cause(self, symptom: Symptom, laboratory: Laboratory, candidate: Environment, new: Side) -> Told:
+    def _cause(self, symptom: Symptom, laboratory: Laboratory, new: Side) -> Told:
         self.tell(f"searching the cause of {symptom.what}")
         try:
-            found = attribute(symptom, laboratory, candidate.versions, family(symptom.case, new), self.world.pip)
+            found = attribute(symptom, laboratory, self.plan.candidate, family(symptom.case, new), self.world.pip)
         except GateError as error:
             return Told(sentence=f"{symptom.what}: the search ended: {error}", trials=laboratory.trials, builds=0)
         return self._told(found, laboratory)
@@ -162,24 +160,23 @@ class Comparison:
                 file = shown_path(path)
         return Told(sentence=found.sentence, trials=found.trials, builds=found.builds, command=command, file=file)
 
-    def _causes_of_imports(self, problems: Sequence[str], pinned: Environment, candidate: Environment) -> list[Told]:
+    def _causes_of_imports(self, problems: Sequence[str]) -> list[Told]:
         if not self.plan.attribution:
             return []
         line = problems[0].partition(": ")[2]
         symptom = Symptom(tests=(), case="the candidate", rung=IMPORT, metric=line.partition(":")[0], told=line)
-        laboratory = self._laboratory(
-            Side(judged=(), observations={}, warned={}), pinned, candidate, [symptom]
-        )
-        return [self._cause(symptom, laboratory, candidate, laboratory.pinned)]
+        laboratory = self._laboratory(Side(judged=(), observations={}, warned={}), [symptom])
+        return [self._cause(symptom, laboratory, laboratory.pinned)]
 
     def _account(
         self, verdict: Verdict, pinned: Environment, candidate: Environment | None,
         *, sides: tuple[Side, Side] | None = None, attributions: Sequence[Told] = (),
     ) -> Account:
-        new = candidate.versions if candidate is not None else self.plan.candidate
+        told = candidate.versions if candidate is not None else self.plan.candidate
+        old, new = self._filled(pinned.versions, told), self._filled(told, pinned.versions)
         observed, judged = (sides[1].observations, sides[1].judged) if sides else ({}, ())
         return Account(
-            verdict=verdict, pinned=pinned.versions, candidate=new, moved=asked.changed(self._base(pinned, new), new),
+            verdict=verdict, pinned=old, candidate=new, moved=asked.changed(old, new),
             conflicts=candidate.conflicts if candidate is not None else (), command=self.plan.command,
             selection=" ".join(self.plan.selection.words), folder=shown_path(self.folder), cases=len(observed),
             claims=len(judged), seconds=0.0, attributions=attributions,

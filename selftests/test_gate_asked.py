@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_read_is_a_usage_error(tmp_path: Path, content: st
     """It is not there, or it holds pip's options."""
     if content is not None:
         (tmp_path / "next.txt").write_text(content)
-    with pytest.raises(UsageError, match="next.txt"):
+    with pytest.raises(UsageError, match=r"next\.txt"):
         asked.read_file(tmp_path / "next.txt", PIP)
 
 

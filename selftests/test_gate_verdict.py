@@ -41,7 +41,7 @@ def test_two_equal_sides_may_be_moved_between(tmp_path: Path) -> None:
     found = compare(tmp_path)
     assert (found.word, found.status) == ("move", 0)
     assert found.within == (8, 8)
-    assert not (found.changes or found.drifts or found.problems or found.warnings)
+    assert (found.changes, found.drifts, found.problems, found.warnings) == ((), (), (), ())
 
 
 def test_a_claim_that_breaks_says_do_not_move(tmp_path: Path) -> None:
@@ -174,7 +174,7 @@ def test_nothing_recorded_cannot_be_told(tmp_path: Path) -> None:
 
 def test_a_broken_pinned_side_cannot_be_told(tmp_path: Path) -> None:
     """There is nothing to compare with."""
-    crash = dict.fromkeys(CASES, {"outcome": "crashed", "message": "ImportError: torch"})
+    crash = {case: {"outcome": "crashed", "message": "ImportError: torch"} for case in CASES}
     assert compare(tmp_path, crash).status == 2
 
 
