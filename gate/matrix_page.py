@@ -31,7 +31,7 @@ def page(data: Mapping[str, Any]) -> str:
         "<!doctype html>", f"<html lang=en><meta charset=utf-8><title>{title}</title>",
         '<meta name=viewport content="width=device-width, initial-scale=1">', f"<style>{_STYLE}</style>",
         f"<h1>{title}</h1>",
-        f"<p>The lowest rung that breaks in each pair of releases; click for all rungs and the broken claims. {made}</p>",
+        f"<p>The lowest rung that breaks in each pair of releases; click for all rungs and broken claims. {made}</p>",
         f"<table><thead><tr><td></td>{head}</tr></thead><tbody>", *lines, "</tbody></table></html>", "",
     ])
 
