@@ -65,6 +65,9 @@ def main(argv: Sequence[str]) -> int:
     except GateError as error:
         print(f"gate: {error}", file=sys.stderr)
         return error.status
+    except OSError as error:
+        print(f"gate: {error.strerror or error} ({error.filename}){gate.how_to_go_on}", file=sys.stderr)
+        return USAGE
     except KeyboardInterrupt:
         print(f"gate: interrupted{gate.how_to_go_on}", file=sys.stderr)
         return CANNOT_TELL

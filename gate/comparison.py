@@ -96,7 +96,7 @@ def drifts(found: Mapping[str, Pair]) -> list[Drift]:
 
 
 def changed(found: Mapping[str, Pair]) -> list[Change]:
-    """Settings, dtypes, engine and collectives that are in force with other values, the most frequent first."""
+    """Settings, dtypes, engine and collectives that are in force with other values, replaced ones first."""
     cases: dict[tuple[str, str, str, str], list[str]] = {}
     for name, (old, new) in found.items():
         for part, key, was, now in _changes(old, new):
@@ -105,11 +105,15 @@ def changed(found: Mapping[str, Pair]) -> list[Change]:
         Change(part=part, key=key, old=was, new=now, cases=tuple(names))
         for (part, key, was, now), names in cases.items()
     ]
-    return sorted(listed, key=lambda change: (not change.replaced, -len(change.cases)))
+    return sorted(listed, key=lambda one: (not one.replaced, _PARTS.index(one.part), -len(one.cases)))
+
+
+_PARTS = ("settings", "dtypes", "engaged", "collectives")
+"""Of a record, in the order in which changes are told."""
 
 
 def _changes(old: Observation, new: Observation) -> Iterator[tuple[str, str, str, str]]:
-    for part in ("dtypes", "settings", "engaged", "collectives"):
+    for part in _PARTS:
         before, after = ({**seen.in_force(), "dtypes": seen.agreed("dtypes")}[part] for seen in (old, new))
         yield from ((part, *row) for row in changes(before, after))
 
@@ -117,24 +121,28 @@ def _changes(old: Observation, new: Observation) -> Iterator[tuple[str, str, str
 def differences(found: Mapping[str, Pair]) -> list[Difference]:
     """Everything that could be compared, within noise or not, except the oracles, which are drift."""
     listed: list[Difference] = []
-    for name, (old, new) in found.items():
+    for old, new in found.values():
         if old.case.engine != "plain":
-            replaced = [
-                f"{key} {was} -> {now}" for _, key, was, now in _changes(old, new) if ABSENT not in (was, now)
-            ]
-            listed += _of_case(old, new, found.get(old.case.oracle.id), tuple(replaced) if name else ())
+            listed += _of_case(old, new, found.get(old.case.oracle.id))
     return listed
 
 
-def _of_case(old: Observation, new: Observation, oracle: Pair | None, replaced: tuple[str, ...]) -> list[Difference]:
+def _of_case(old: Observation, new: Observation, oracle: Pair | None) -> list[Difference]:
     measured = _memory(old, new) if old.case.measure != "training" else _numerics(old, new, oracle)
-    explained = replaced if old.case.dialect == "stock" else ()  # matched cases have all settings made equal
+    explained = _replaced(old, new) if old.case.dialect == "stock" else ()  # matched cases have all settings made equal
     return [
         Difference(
             case=old.case.id, rung=rung, metric=metric, size=size, allowed=allowed, why=why, explained=explained,
         )
         for rung, metric, size, allowed, why in measured
     ]
+
+
+def _replaced(old: Observation, new: Observation) -> tuple[str, ...]:
+    return tuple(
+        f"{key} {was} -> {now}" for part, key, was, now in _changes(old, new)
+        if part in ("settings", "dtypes") and ABSENT not in (was, now)
+    )
 
 
 Measured = tuple[str, str, float, float, str]

@@ -44,7 +44,7 @@ class Gate:
         workshop = Workshop(
             cache=self.world.cache, pip=self.world.pip, installed=self.world.installed(), tell=self.tell,
         )
-        plan = Plan.read(self.orders.resume) if self.orders.resume else self._plan(workshop)
+        plan = self._resumed(self.orders.resume) if self.orders.resume else self._plan(workshop)
         pairs = asked.changed(plan.pinned, plan.candidate)
         self.tell(f"moving {report.moved(pairs)}")
         if self.orders.dry:
@@ -61,8 +61,15 @@ class Gate:
             self.tell(line)
         return account.verdict.status
 
+    def _resumed(self, folder: Path) -> Plan:
+        if self.orders.to or self.orders.since or self.orders.file or self.orders.keyword:
+            raise UsageError("--resume goes on with what was planned: leave releases, --from, -r and -k out")
+        return Plan.read(folder)
+
     def _plan(self, workshop: Workshop) -> Plan:
         orders, pip = self.orders, self.world.pip
+        if orders.folder and (orders.folder / "plan.json").exists():
+            raise UsageError(f"a gate run was begun in {orders.folder}: go on with --resume {orders.folder}")
         if not orders.to and orders.file is None:
             raise UsageError("name what to move to: NAME==VERSION, NAME for its newest release, latest, or -r FILE")
         pinned = environments.pinned_versions(self.world.lock, workshop.installed)

@@ -241,9 +241,12 @@ def test_an_index_that_goes_away_does_not_take_the_verdict_along(tmp_path: Path)
     assert "the search ended: the package index cannot be reached" in told["attributions"][0]["sentence"]
 
 
-@pytest.mark.parametrize("orders", [Orders(), Orders(to=("accelerate==9.9",)), Orders(resume=Path("nowhere"))])
+@pytest.mark.parametrize("orders", [
+    Orders(), Orders(to=("accelerate==9.9",)), Orders(resume=Path("nowhere")),
+    Orders(resume=Path("nowhere"), to=("accelerate",)),
+])
 def test_a_command_that_asks_for_nothing_is_a_usage_error(tmp_path: Path, orders: Orders) -> None:
-    """No release, an unpublished one, no run to go on with."""
+    """No release, an unpublished one, no run to go on with, another release than was planned."""
     with pytest.raises(UsageError):
         Gate(orders=orders, tell=lambda line: None, world=world(tmp_path)).run()
 
@@ -253,6 +256,13 @@ def test_a_move_to_what_is_pinned_judges_nothing(tmp_path: Path) -> None:
     runs = FakeRuns()
     assert run(tmp_path, world(tmp_path, runs=runs), "latest")[0] == 0
     assert not runs.runs
+
+
+def test_a_folder_is_not_begun_twice(tmp_path: Path) -> None:
+    """Two gates in one folder would mix their records."""
+    run(tmp_path, world(tmp_path), "accelerate==1.14.0")
+    with pytest.raises(UsageError, match="--resume"):
+        run(tmp_path, world(tmp_path), "accelerate==1.13.0")
 
 
 def test_a_side_that_cannot_run_is_told(tmp_path: Path) -> None:
