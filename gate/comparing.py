@@ -91,8 +91,7 @@ class Comparison:
         gaps = [] if ended["candidate"].judged else [str(_not_run("candidate", ended["candidate"], self.folder))]
         old, new = (self._read(self.folder / name) for name in sides)
         for name, side, environment in (("pinned", old, pinned), ("candidate", new, candidate)):
-            due = {package: version for package, version in environment.versions.items() if package in UNDER_TEST}
-            gaps += leaks(side, due, name)
+            gaps += leaks(side, _under_test(environment), name)
         return old, new, gaps
 
     def _read(self, folder: Path) -> Side:
@@ -117,7 +116,11 @@ class Comparison:
     def _trial(self, environment: Environment, tests: Sequence[str], folder: Path) -> Side:
         selection = dataclasses.replace(self.plan.selection, keyword=None, tests=tuple(tests))
         self.world.run({"trial": (environment, folder)}, selection, tell=self.tell, seconds=TRIAL_SECONDS)
-        return self._read(folder)
+        side = self._read(folder)
+        wrong = leaks(side, _under_test(environment), "trial's")
+        if wrong:
+            raise MachineError(f"{wrong[0]}: remove {shown_path(folder)}")
+        return side
 
     def _confirm(
         self, verdict: Verdict, laboratory: Laboratory, candidate: Environment,
@@ -181,6 +184,10 @@ class Comparison:
             selection=" ".join(self.plan.selection.words), folder=shown_path(self.folder), cases=len(observed),
             claims=len(judged), seconds=0.0, attributions=attributions,
         )
+
+
+def _under_test(environment: Environment) -> dict[str, str]:
+    return {package: version for package, version in environment.versions.items() if package in UNDER_TEST}
 
 
 def _not_run(name: str, ended: Ended, folder: Path) -> MachineError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -75,8 +76,10 @@ def _of_break(one: Judged) -> Symptom:
 
 
 def signature(one: Judged) -> str:
-    """For a case that died, how: ``crashed (rank 0: ValueError``; for a number that is off, nothing."""
-    return ":".join(one.finding.observed.split(":")[:2]) if one.finding.metric == "outcome" else ""
+    """For a case that died, how: ``crashed (ValueError``, on whichever rank; for a number that is off, nothing."""
+    if one.finding.metric != "outcome":
+        return ""
+    return re.sub(r"rank \d+: ", "", one.finding.observed).partition(":")[0]
 
 
 def shown(symptom: Symptom, pinned: Side, trial: Side) -> Answer:
