@@ -68,6 +68,7 @@ class Workshop:
     installed: Mapping[str, str]
     tell: Callable[[str], None] = lambda line: None
     built: list[str] = field(default_factory=list)
+    _before: frozenset[str] | None = None
 
     def environment(self, versions: Mapping[str, str], *, complete: bool = True) -> Environment:
         """What is installed with ``versions`` over it.
@@ -114,8 +115,9 @@ class Workshop:
         return {name: version for name, version in named.items() if name not in over and not self._has(name, version)}
 
     def _unmet(self, layers: tuple[Path, ...]) -> list[str]:
-        before = set(self.pip.conflicts(()))
-        return [line for line in self.pip.conflicts(layers) if line not in before]
+        if self._before is None:
+            self._before = frozenset(self.pip.conflicts(()))
+        return [line for line in self.pip.conflicts(layers) if line not in self._before]
 
     def _place(self, name: str, version: str) -> Path:
         tag = f"{sys.implementation.cache_tag}-{platform.machine()}"
