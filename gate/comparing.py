@@ -13,6 +13,7 @@ from fixtures.observation import Observation, Request
 from gate import asked, environments, records
 from gate.attribution import Attribution, Laboratory, attribute
 from gate.attribution_text import Told, upstream
+from gate.crossing import cross
 from gate.environments import UNDER_TEST, Environment, Workshop
 from gate.plan import Plan, World, shown_path
 from gate.problems import BuildError, GateError, MachineError
@@ -55,6 +56,13 @@ class Comparison:
         verdict = decide(old, new, gaps)
         laboratory = self._laboratory(old, choose(verdict, old, new))
         verdict, seen = self._confirm(verdict, laboratory, candidate)
+        crossed = cross(
+            {"pinned": (pinned, old), "candidate": (candidate, new)}, self.folder, self.plan.selection, self.world.run,
+            self.tell,
+        )
+        verdict = dataclasses.replace(
+            verdict, crossed=crossed.breaks, problems=(*verdict.problems, *crossed.problems)
+        )
         found = []
         if self.plan.attribution:
             found = [self._cause(symptom, laboratory, new) for symptom in seen]

@@ -59,6 +59,7 @@ def summary(account: Account) -> list[str]:
     verdict = account.verdict
     lines = [f"moved: {moved(account.moved)}", f"judged: {account.claims} claims over {account.cases} cases"]
     lines += _section("breaks, lowest rung first", map(_claim, verdict.breaks), 6)
+    lines += _section("checkpoints that do not cross", map(_claim, verdict.crossed), 6)
     lines += _section("differs beyond noise", (one.sentence for one in verdict.differences), 6)
     lines += _section("drift common to all engines", map(_drift, verdict.drifts), 3)
     lines += _section("mended", map(_claim, verdict.mended), 3)
@@ -83,6 +84,7 @@ def page(account: Account) -> str:
         *_table("Breaks, lowest rung first", "Claims that hold in the pinned environment and fail in the candidate.",
                 map(_claim, verdict.breaks)),
         *_causes(account.attributions),
+        *_table("Checkpoints that do not cross", "One side saved, the other loaded.", map(_claim, verdict.crossed)),
         *_table("Differs beyond noise", "Numbers of cases whose claims all hold.",
                 (f"[{one.rung}] {one.sentence}" for one in verdict.differences)),
         *_table("Differs, with changed settings", "Stock cases: their defaults changed, and their numbers with them.",

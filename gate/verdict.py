@@ -27,6 +27,7 @@ class Verdict:
     """What two sides say.
 
     :param breaks: failed claims of the candidate that do not fail in the pinned environment, lowest rung first.
+    :param crossed: claims that fail where one side loads what the other saved.
     :param differences: numbers beyond noise that no changed setting accounts for.
     :param explained: numbers beyond noise in stock cases whose settings changed.
     :param within: how many numbers were compared and lie within noise, and how many of them are equal to the last bit.
@@ -39,6 +40,7 @@ class Verdict:
     """
 
     breaks: tuple[Judged, ...] = ()
+    crossed: tuple[Judged, ...] = ()
     differences: tuple[Difference, ...] = ()
     explained: tuple[Difference, ...] = ()
     within: tuple[int, int] = (0, 0)
@@ -53,7 +55,7 @@ class Verdict:
     @property
     def status(self) -> int:
         """The exit status. What is broken is broken, whatever else could not be told."""
-        if self.breaks or self.differences:
+        if self.breaks or self.crossed or self.differences:
             return DO_NOT_MOVE
         return CANNOT_TELL if self.problems or self.unstable else MOVE
 
@@ -65,8 +67,8 @@ class Verdict:
     @property
     def headline(self) -> str:
         """The verdict and its first reason, in one line."""
-        if self.breaks:
-            first = self.breaks[0].finding
+        if self.breaks or self.crossed:
+            first = (*self.breaks, *self.crossed)[0].finding
             return f"{self.word}: [{first.rung}] {first.sentence}"
         if self.differences:
             first_difference = self.differences[0]
@@ -79,6 +81,7 @@ class Verdict:
         data = {
             "verdict": self.word, "status": self.status, "headline": self.headline,
             "breaks": [_judged(one) for one in self.breaks],
+            "crossed": [_judged(one) for one in self.crossed],
             "differences": [_difference(one) for one in self.differences],
             "explained": [_difference(one) for one in self.explained],
             "within_noise": {"compared": self.within[0], "equal_to_the_last_bit": self.within[1]},
@@ -109,11 +112,11 @@ def decide(pinned: Side, candidate: Side, problems: Iterable[str] = ()) -> Verdi
     found = comparison.pairs(pinned, candidate)
     compared = comparison.differences(found)
     beyond = sorted((one for one in compared if one.beyond), key=lambda one: (place(one.rung), -one.size))
-    broken, both = _broken(pinned, candidate)
-    told_twice = {one.finding.subject.split(" ~ ")[0] for one in broken}
+    own, both = broken(pinned, candidate)
+    told_twice = {one.finding.subject.split(" ~ ")[0] for one in own}
     quiet = [one for one in compared if not one.beyond]
     return Verdict(
-        breaks=tuple(broken), both=tuple(both), mended=tuple(_mended(pinned, candidate)),
+        breaks=tuple(own), both=tuple(both), mended=tuple(_mended(pinned, candidate)),
         differences=tuple(one for one in beyond if not one.explained and one.case not in told_twice),
         explained=tuple(one for one in beyond if one.explained),
         within=(len(quiet), sum(one.size == 0 for one in quiet)),
@@ -123,7 +126,7 @@ def decide(pinned: Side, candidate: Side, problems: Iterable[str] = ()) -> Verdi
     )
 
 
-def _broken(pinned: Side, candidate: Side) -> tuple[list[Judged], list[Judged]]:
+def broken(pinned: Side, candidate: Side) -> tuple[list[Judged], list[Judged]]:
     """Failed claims of the candidate: those that are its own, lowest rung first, and those that fail in both."""
     own: list[Judged] = []
     both: list[Judged] = []

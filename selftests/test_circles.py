@@ -75,6 +75,7 @@ CIRCLES: Mapping[str, str] = {
     "gate.bisection": "pure",
     "gate.comparing": "pytest",
     "gate.comparison": "pure",
+    "gate.crossing": "pytest",
     "gate.environments": "pytest",
     "gate.gating": "pytest",
     "gate.imports": "ranks",
