@@ -6,9 +6,10 @@ import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
-from conformance.promises import reductions_per_step
+from conformance.promises import crosses, reductions_per_step
 from conformance.tolerances import fp32_rounding, reference_kind, reported_norm, tolerance
 from fixtures import verdict
+from fixtures.freezing import trains
 from fixtures.observation import Observation
 from fixtures.spec import PRECISIONS, Case
 from fixtures.verdict import EPSILON, Claim, Finding
@@ -34,7 +35,7 @@ def reductions(seen: Observation) -> Iterator[Finding]:
     What one reduction of all gradients moves is known: an all-reduce takes them whole, a reduce-scatter takes them
     whole and gives a share back. Padding adds a little.
     """
-    whole = sum(len(values) for values in seen.group("parameters").values())
+    whole = sum(len(values) for name, values in seen.group("parameters").items() if crosses(seen.case, name))
     moved = 0.0
     for operation, by_dtype in seen.agreed("collectives").items():
         elements = sum(counted["elements"] for counted in by_dtype.values())
@@ -180,6 +181,18 @@ def _joined(group: Mapping[str, array[float]]) -> dict[str, array[float]]:
 
 def _weights_dtype(case: Case) -> str:
     return PRECISIONS[case.precision].master
+
+
+def unmoved(seen: Observation, oracle: Observation) -> Iterator[Finding]:
+    """Rung ``parameters``: frozen weights end as they began, to the last bit, and have no gradient."""
+    began, ended = oracle.group("initial"), seen.group("parameters")
+    frozen = [name for name in began if not trains(seen.case, name)]
+    moved = [name for name in frozen if name not in ended or ended[name] != began[name]]
+    with_gradient = [name for name in frozen if name in seen.group("gradients")]
+    for metric, found in (("frozen weights that moved", moved), ("frozen weights with a gradient", with_gradient)):
+        claim = Claim(subject=seen.case.id, rung="parameters", metric=metric, reference="the weights it was handed")
+        observed = ", ".join(found[:3]) or f"none of {len(frozen)}"
+        yield verdict.holds(claim, bool(frozen) and not found, observed=observed, allowed="none, to the last bit")
 
 
 def counted_steps(seen: Observation) -> Iterator[Finding]:

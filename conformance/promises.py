@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from fixtures.freezing import trains
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
 
 WRAPPERS = {
@@ -22,7 +23,9 @@ def engaged(case: Case) -> dict[str, Any]:
     layer, layers = MODELS[case.model].layer_class, MODELS[case.model].layers
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
-        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": layers}
+        due["sharding_strategy"] = [engine.sharding_strategy]
+        if case.min_num_params is None:  # else the settings baseline tells what became a unit
+            due[f"units.{layer}"] = layers
     if engine.fsdp_version == 2:
         due |= {
             "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": layers,
@@ -35,7 +38,42 @@ def engaged(case: Case) -> dict[str, Any]:
         # By default ZeRO-3 leaves parameters below 100,000 elements whole on every rank: all of ours.
         if case.dialect == "matched":
             due["persistent_parameters"] = 0
+    if case.activation_checkpointing:
+        due[f"checkpointed.{layer}"] = layers
+    if case.offload != "none":
+        due["offload"] = _offload(case)
     return due
+
+
+STATE = ("parameters", "masters", "gradients", "optimizer_state")
+
+
+def offloaded(case: Case) -> tuple[str, ...]:
+    """The parts of a rank's state that the engine keeps in the host's memory; FSDP's shards are their own masters."""
+    if case.offload == "none":
+        return ()
+    if ENGINES[case.engine].family == "fsdp":
+        return ("parameters", "gradients", "optimizer_state")
+    return STATE if case.offload == "parameters" else STATE[1:]
+
+
+def _offload(case: Case) -> dict[str, Any]:
+    """What an engine must say of its offload, read after a step: by which class, and on which device each part is."""
+    engine = ENGINES[case.engine]
+    on = {part: ["cpu"] for part in offloaded(case)}
+    if engine.family == "fsdp":
+        # Users let gradients go after the step; with them on another device than the weights there would be no step.
+        return {"units": ["CPUOffloadPolicy" if engine.fsdp_version == 2 else "True"], "on": {**on, "gradients": []}}
+    return {"optimizer": True, "parameters": case.offload == "parameters", "stepped_by": "DeepSpeedCPUAdam", "on": on}
+
+
+def crosses(case: Case, name: str) -> bool:
+    """Whether the gradient of the weight ``name`` is reduced over the ranks.
+
+    All that train; on FSDP1 also those that share a unit with one that does: its flat gradient is reduced as a whole.
+    """
+    mixed = ENGINES[case.engine].fsdp_version == 1 and trains(case.with_(frozen="embeddings"), name) is False
+    return trains(case, name) or mixed
 
 
 def numbers(case: Case) -> dict[str, Any]:
@@ -102,6 +140,8 @@ def dtypes(case: Case) -> dict[str, list[str]]:
     if case.outputs == "logits" and _hands_on_compute_dtype(case):
         due["outputs"] = precision.compute
     wanted = {name: [dtype] for name, dtype in due.items()}
+    if case.frozen != "none":
+        wanted["frozen"] = _frozen(case)
     if case.optimizer == "sgd":
         wanted["optimizer_state"] = []
     if case.model.startswith("gpt2"):
@@ -109,6 +149,19 @@ def dtypes(case: Case) -> dict[str, list[str]]:
     if engine.family == "plain":
         wanted["reduction"] = []
     return wanted
+
+
+def _frozen(case: Case) -> list[str]:
+    """Nothing upcasts frozen weights; FSDP1 does with those that share a unit with one that trains.
+
+    Its outermost unit holds embeddings and head together; frozen blocks are units of their own.
+    """
+    engine, precision = ENGINES[case.engine], PRECISIONS[case.precision]
+    if not engine.fsdp_version and not engine.zero_stage:
+        return [precision.master]
+    if engine.fsdp_version == 1:
+        return sorted({precision.master, precision.load} if case.frozen == "lower" else {precision.master})
+    return [precision.load]
 
 
 def _hands_on_compute_dtype(case: Case) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from fixtures.observation import Observation
 from fixtures.verdict import RUNGS, Finding
 
 _BASELINE = ("baseline ", "record it:")
+_FIELDS = frozenset(field.name for field in dataclasses.fields(Finding))
+"""Of a finding; a line of the journal may hold more."""
 _PLACES = {rung: place for place, rung in enumerate(RUNGS)}
 
 
@@ -110,8 +113,8 @@ def _findings(path: Path) -> Iterator[Judged]:
 
 def _judged(row: dict[str, Any]) -> Judged:
     used = float(row["used"]) if row["used"] is not None else None
-    nodeid, known = row.pop("nodeid"), row.pop("known_failure")
-    return Judged(nodeid=nodeid, known=known, finding=Finding.from_json({**row, "used": used}))
+    told = {name: value for name, value in row.items() if name in _FIELDS}
+    return Judged(nodeid=row["nodeid"], known=row["known_failure"], finding=Finding.from_json({**told, "used": used}))
 
 
 def _warnings(log: Path) -> Iterator[str]:
