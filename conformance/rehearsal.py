@@ -9,7 +9,7 @@ from fixtures import verdict
 from fixtures.observation import Observation
 from fixtures.rehearsal.cards import ASSUMED, CARD_GIB, GIB
 from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError, forecast
-from fixtures.spec import ENGINES, MODELS, Case
+from fixtures.spec import ENGINES, Case
 from fixtures.verdict import Claim, Finding, Tolerance
 
 ERROR = Tolerance(relative=0.05, reason="a rehearsal foretells a peak within 5 %")
@@ -38,7 +38,7 @@ def measured(seen: Observation) -> dict[str, int | None]:
 
 def agrees(rehearsed: Observation, ran: Observation) -> Iterator[Finding]:
     """The highest peak of a step, and that of each phase, are as measured."""
-    told, seen = foretold(rehearsed, layers_of(ran.case)), measured(ran)
+    told, seen = foretold(rehearsed, ran.case.architecture.layers), measured(ran)
     for phase in PHASES:
         claim = _claim(ran.case, f"rehearsed peak, {phase}", "measured by the allocator")
         yield verdict.close(claim, told.peaks[phase] if told else None, seen[phase], ERROR)
@@ -87,11 +87,6 @@ def by_part(told: Forecast) -> str:
     """For instance ``parameters 6.3, gradients 6.3, activations 20.1 (backward)``, in GiB; small parts are left out."""
     shown = [f"{part.replace('_', ' ')} {told.parts[part] / GIB:.1f}" for part in PARTS if told.parts[part] >= GIB / 20]
     return f"{', '.join(shown)} ({told.phase})"
-
-
-def layers_of(case: Case) -> int:
-    """Depth of the case's model."""
-    return int(MODELS[case.model].layers)
 
 
 def _claim(case: Case, metric: str, reference: str) -> Claim:
