@@ -3,15 +3,17 @@
 import pytest
 
 from conformance import rehearsal
-from conformance.catalogue import REHEARSED, REHEARSED_WIDELY, TOLD_APART, params, rehearsed_at
+from conformance.catalogue import REHEARSED, REHEARSED_WIDELY, TOLD_APART, rehearsed_at
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
 
-WIDELY = [pytest.param(*one.values, id=one.id, marks=[*one.marks, pytest.mark.rehearsed])
-          for one in params(REHEARSED_WIDELY)]
+CASES = [
+    *(pytest.param(case, id=case.id, marks=pytest.mark.cpu) for case in REHEARSED),
+    *(pytest.param(case, id=case.id, marks=[pytest.mark.cpu, pytest.mark.rehearsed]) for case in REHEARSED_WIDELY),
+]
 
 
-@pytest.mark.parametrize("case", [*params(REHEARSED), *WIDELY])
+@pytest.mark.parametrize("case", CASES)
 def test_rehearsals_foretell_the_peak(case: Case, trained: Trained, judge: Judge) -> None:
     """The peak of each phase, foretold from small depths under fake tensors, is within 5 % of the measured one."""
     judge(rehearsal.agrees(trained(rehearsed_at(case)), trained(case)))
