@@ -98,7 +98,9 @@ def test_rehearsing_needs_no_hardware(suite: Suite) -> None:
     """With --rehearse what is marked so is judged, alone, anywhere; the summary tells it, and how to judge it again."""
     result = suite(REHEARSED).runpytest_inprocess("-m", "a100", "--rehearse")
     result.assert_outcomes(failed=1, deselected=3)
-    result.stdout.fnmatch_lines(["judge again: *--rehearse --platform a100*", "rehearsed, not run:", "  FAIL llama-tiny*"])
+    result.stdout.fnmatch_lines(
+        ["judge again: *--rehearse --platform a100*", "rehearsed, not run:", "  FAIL llama-tiny*"]
+    )
 
 
 def test_what_is_rehearsed_waits_for_the_word(suite: Suite) -> None:
