@@ -9,6 +9,8 @@ import pytest
 
 from conformance.tolerances import reference_kind
 from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.throughput.judged import Pace
+from fixtures.throughput.plan import steps_for
 
 DISTRIBUTED = tuple(name for name, engine in ENGINES.items() if engine.distributed)
 
@@ -96,6 +98,23 @@ FITS = [
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
 
 
+ROUNDS = 14
+"""Of one heat: with two heats, about 24 s on two idle cores."""
+
+_RACE = Case(
+    model="llama-tiny", engine="ddp", precision="fp32", outputs="loss", measure="throughput", steps=steps_for(ROUNDS),
+)
+RIVALS = [_RACE.with_(engine=engine) for engine in ("fsdp1", "fsdp2", "zero2", "zero3")]
+RACE = [_RACE, *RIVALS, _RACE.with_(engine="zero2", accumulation_steps=4)]
+"""Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
+
+AGAINST_DDP = [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS]
+DDP_ITSELF = Pace(case=_RACE, others=tuple(RIVALS), against="the sharding engines")
+"""Else a slower DDP would make all others look faster."""
+FSDP_AGAINST_DEEPSPEED = Pace(case=RIVALS[1], others=(RIVALS[3],), against="zero3")
+FEATURES_ON = [Pace(case=RACE[-1], others=(RIVALS[2],), against="zero2 without accumulation")]
+
+
 def partners(case: Case) -> list[Case]:
     """What must not fit in the budget of ``case``, or the budget would not bind."""
     return [case.with_(engine="ddp"), case.with_(rows_per_step=case.rows_per_step * 3 // 2)]
@@ -108,7 +127,7 @@ def params(cases: Iterable[Case]) -> list[Any]:
 
 def platforms(case: Case) -> tuple[str, ...]:
     """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted on the CPU."""
-    if case.measure != "training":
+    if case.measure in ("memory", "fit"):
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus
