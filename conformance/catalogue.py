@@ -108,11 +108,14 @@ RIVALS = [_RACE.with_(engine=engine) for engine in ("fsdp1", "fsdp2", "zero2", "
 RACE = [_RACE, *RIVALS, _RACE.with_(engine="zero2", accumulation_steps=4)]
 """Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
 
-AGAINST_DDP = [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS]
-DDP_ITSELF = Pace(case=_RACE, others=tuple(RIVALS), against="the sharding engines")
-"""Else a slower DDP would make all others look faster."""
-FSDP_AGAINST_DEEPSPEED = Pace(case=RIVALS[1], others=(RIVALS[3],), against="zero3")
-FEATURES_ON = [Pace(case=RACE[-1], others=(RIVALS[2],), against="zero2 without accumulation")]
+PACES: dict[str, list[Pace]] = {
+    "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
+    # Else a slower DDP would only make all others look faster.
+    "test_ddp_keeps_its_pace": [Pace(case=_RACE, others=tuple(RIVALS), against="the sharding engines")],
+    "test_fsdp_keeps_up_with_deepspeed": [Pace(case=RIVALS[1], others=(RIVALS[3],), against="zero3")],
+    "test_feature_costs_no_more": [Pace(case=RACE[-1], others=(RIVALS[2],), against="zero2 without accumulation")],
+}
+"""By test, what is claimed: whose step takes no longer, measured in steps of which others."""
 
 
 def partners(case: Case) -> list[Case]:

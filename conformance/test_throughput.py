@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance.catalogue import AGAINST_DDP, DDP_ITSELF, FEATURES_ON, FSDP_AGAINST_DEEPSPEED, RACE, params
+from conformance.catalogue import PACES, RACE, params
 from fixtures import verdict
 from fixtures.judging import Judge, Raced
 from fixtures.spec import Case
@@ -16,8 +16,9 @@ from fixtures.throughput.judged import Pace, kept
 from fixtures.verdict import Claim
 
 
-def by_case(*paces: Pace) -> Any:
-    """Parametrize with cases; each has one pace here."""
+def claimed(test: str) -> Any:
+    """Parametrize ``test`` with its cases; each has one pace there."""
+    paces = PACES[test]
     return pytest.mark.parametrize(("case", "pace"), [
         pytest.param(pace.case, pace, id=pace.case.id, marks=param.marks)
         for pace, param in zip(paces, params([pace.case for pace in paces]), strict=True)
@@ -32,7 +33,7 @@ def test_what_is_timed_is_training(case: Case, raced: Raced, judge: Judge) -> No
     judge(verdict.falls(claim, seen.losses, by=0.1))
 
 
-@by_case(*AGAINST_DDP)
+@claimed("test_engine_keeps_its_pace")
 def test_engine_keeps_its_pace(
     case: Case, pace: Pace, raced: Raced, judge: Judge, snapshot: SnapshotAssertion,
 ) -> None:
@@ -40,7 +41,7 @@ def test_engine_keeps_its_pace(
     judge(kept(snapshot, raced(RACE), pace))
 
 
-@by_case(DDP_ITSELF)
+@claimed("test_ddp_keeps_its_pace")
 def test_ddp_keeps_its_pace(
     case: Case, pace: Pace, raced: Raced, judge: Judge, snapshot: SnapshotAssertion,
 ) -> None:
@@ -48,7 +49,7 @@ def test_ddp_keeps_its_pace(
     judge(kept(snapshot, raced(RACE), pace))
 
 
-@by_case(FSDP_AGAINST_DEEPSPEED)
+@claimed("test_fsdp_keeps_up_with_deepspeed")
 def test_fsdp_keeps_up_with_deepspeed(
     case: Case, pace: Pace, raced: Raced, judge: Judge, snapshot: SnapshotAssertion,
 ) -> None:
@@ -56,7 +57,7 @@ def test_fsdp_keeps_up_with_deepspeed(
     judge(kept(snapshot, raced(RACE), pace))
 
 
-@by_case(*FEATURES_ON)
+@claimed("test_feature_costs_no_more")
 def test_feature_costs_no_more(
     case: Case, pace: Pace, raced: Raced, judge: Judge, snapshot: SnapshotAssertion,
 ) -> None:
