@@ -1,8 +1,8 @@
 """``python -m conformance.alarms``: does the gate on speed cry wolf, and does it sleep? Pytest circle.
 
-Races the cases of the gate and judges them as the gate does, over and over: first unchanged, where every failed claim is
-a false alarm; then with one engine, another each time, that takes a tenth longer, where a repeat is caught if a claim
-about that engine fails as slow. Exit status 1 if there was a false alarm, or fewer were caught than wanted.
+Races the cases of the gate and judges them as the gate does, over and over, in turns: unchanged, where every failed
+claim is a false alarm; and with one engine, another each time, that takes a tenth longer, where a repeat is caught if a
+claim about that engine fails as slow. Exit status 1 if there was a false alarm, or fewer were caught than wanted.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import json
 import math
 import shutil
+import statistics
 import sys
 import tempfile
 import time
@@ -32,7 +33,6 @@ from fixtures.throughput.floor import Stored
 from fixtures.throughput.heats import run_heat
 from fixtures.throughput.judged import Pace
 from fixtures.throughput.race import Race
-from fixtures.throughput.ratio import Ratio, process_noise
 from fixtures.verdict import Finding
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -87,7 +87,7 @@ class Repeat:
     seconds: float
     heats: int
     findings: list[Finding]
-    single: dict[str, Ratio] = field(default_factory=dict)
+    changes: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
     def failed(self) -> list[Finding]:
@@ -132,7 +132,8 @@ def stored(root: Path, platform: str) -> dict[str, Stored]:
 
 def key(pace: Pace) -> str:
     """A claim's name in what this command prints and keeps."""
-    return f"{pace.case.engine}{f'-acc{pace.case.accumulation_steps}' * (pace.case.accumulation_steps > 1)} / {pace.against}"
+    accumulated = f"-acc{pace.case.accumulation_steps}" if pace.case.accumulation_steps > 1 else ""
+    return f"{pace.case.engine}{accumulated} / {pace.against}"
 
 
 def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
@@ -154,9 +155,12 @@ def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None) -
     bench.slowed = slowed
     begun, race = time.monotonic(), bench.race()
     findings = [judged.judge(race, pace, baselines[key(pace)], reference="") for pace in paces()]
-    single = {key(pace): pace.of(race.heats[:1]) for pace in paces()}
+    changes = {}
+    for pace in paces():
+        middle, low, high = floor.change(pace.of(race.heats), baselines[key(pace)])
+        changes[key(pace)] = (middle, (high - low) / 2)
     return Repeat(slowed=slowed, seconds=time.monotonic() - begun, heats=len(race.heats), findings=findings,
-                  single=single)
+                  changes=changes)
 
 
 def tell(number: int, one: Repeat) -> None:
@@ -188,12 +192,13 @@ def report(unchanged: Sequence[Repeat], faulty: Sequence[Repeat], fault: str) ->
     lines.append(f"seconds per repeat: median {seconds[len(seconds) // 2]:.0f}, most {seconds[-1]:.0f}; "
                  f"heats: {dict(sorted(Counter(one.heats for one in everything).items()))}")
     if len(unchanged) > 2:
-        for name in unchanged[0].single:
-            single = [one.single[name] for one in unchanged]
-            logs = [math.log(ratio.value) for ratio in single]
-            sd = math.sqrt(sum((x - sum(logs) / len(logs)) ** 2 for x in logs) / (len(logs) - 1))
-            lines.append(f"  {name:36s} one heat: sd {sd:.1%}, of fresh processes {process_noise(single):.1%}, "
-                         f"interval +/- {sum(r.spread for r in single) / len(single):.1%}")
+        for name in unchanged[0].changes:
+            seen = [one.changes[name] for one in unchanged]
+            lines.append(f"  {name:40s} from the baseline: mean {statistics.fmean(middle for middle, _ in seen):+.1%}, "
+                         f"sd {statistics.stdev(middle for middle, _ in seen):.1%}, "
+                         f"interval +/- {statistics.fmean(half for _, half in seen):.1%}")
+        halves = [half for one in unchanged for _, half in one.changes.values()]
+        lines.append(f"smallest drop that is surely seen: {(1 + floor.MARGIN) * math.exp(2 * max(halves)) - 1:.1%}")
     return "\n".join(lines), not alarms and caught >= wanted
 
 
@@ -239,7 +244,7 @@ def _note(keep: Path | None, number: int, one: Repeat) -> None:
         row: dict[str, Any] = {
             "slowed": one.slowed.engine if one.slowed else None, "heats": one.heats, "seconds": one.seconds,
             "findings": [finding.to_json() for finding in one.findings],
-            "single": {name: vars(ratio) for name, ratio in one.single.items()},
+            "changes": one.changes,
         }
         with keep.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(row) + "\n")

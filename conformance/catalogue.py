@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conformance.tolerances import reference_kind
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
 from fixtures.throughput.judged import Pace
 from fixtures.throughput.plan import steps_for
 
@@ -126,6 +126,12 @@ def partners(case: Case) -> list[Case]:
 def params(cases: Iterable[Case]) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize("case", ...)``: ids and the platforms that each case can run on."""
     return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in platforms(case)]) for case in cases]
+
+
+def on_gpus(cases: Iterable[Case]) -> list[Any]:
+    """As :func:`params`, for what a CPU that others use too cannot be asked."""
+    gpus = [name for name in PLATFORMS if name != "cpu"]
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in gpus]) for case in cases]
 
 
 def platforms(case: Case) -> tuple[str, ...]:

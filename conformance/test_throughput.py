@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance.catalogue import PACES, RACE, params
+from conformance.catalogue import PACES, RACE, on_gpus, params
 from fixtures import verdict
 from fixtures.judging import Judge, Raced
 from fixtures.spec import Case
@@ -63,3 +63,9 @@ def test_feature_costs_no_more(
 ) -> None:
     """A feature takes no more of the engine's own time without it than it did."""
     judge(kept(snapshot, raced(RACE), pace))
+
+
+@pytest.mark.parametrize("case", on_gpus(RACE))
+def test_step_takes_no_longer(case: Case, raced: Raced, judge: Judge, snapshot: SnapshotAssertion) -> None:
+    """On a GPU of one's own, seconds are gated as such, and with them tokens per second."""
+    judge(kept(snapshot, raced(RACE), Pace(case=case)))
