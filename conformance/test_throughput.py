@@ -3,8 +3,6 @@
 The ratios are gated on every platform. Tokens per second as such depend on everything, and are gated on GPUs alone.
 """
 
-from typing import Any
-
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
@@ -16,7 +14,7 @@ from fixtures.throughput.judged import Pace, kept
 from fixtures.verdict import Claim
 
 
-def claimed(test: str) -> Any:
+def claimed(test: str) -> pytest.MarkDecorator:
     """Parametrize ``test`` with its cases; each has one pace there."""
     paces = PACES[test]
     return pytest.mark.parametrize(("case", "pace"), [

@@ -46,9 +46,11 @@ def timed(case: Case, blocks: Sequence[float], **provenance: Any) -> Observation
 class Noise:
     """A machine whose every block, and every process, is off by so much (standard deviations of a logarithm)."""
 
-    def __init__(self, seed: int, *, block: float = 0.03, process: float = 0.01, slow: Mapping[str, float] = {}) -> None:  # noqa: B006 - read only
+    def __init__(
+        self, seed: int, *, block: float = 0.03, process: float = 0.01, slow: Mapping[str, float] | None = None,
+    ) -> None:
         self._random = random.Random(seed)
-        self._block, self._process, self._slow = block, process, slow
+        self._block, self._process, self._slow = block, process, slow or {}
 
     def heat(self, cases: Sequence[Case], number: int) -> list[Observation]:
         """A heat of ``cases``; the ``place``-th takes ``1 + place`` hundredths of a second per step."""

@@ -102,7 +102,7 @@ def test_a_damaged_history_hides_no_verdict(suite: Suite) -> None:
     (tester.path / "history.sqlite").write_text("a poem, long enough to be read as a header of something else")
     result = tester.runpytest_inprocess("--run-dir", "first")
     assert result.ret == 0
-    result.stdout.fnmatch_lines(["not kept in the history: *history.sqlite is damaged*", "2 claims judged over 2 of 2*"])
+    result.stdout.fnmatch_lines(["not kept in the history: *history.sqlite is damaged*", "2 claims judged over 2 of*"])
     failing = suite_failing(tester)
     assert failing.ret == 1
 
@@ -182,7 +182,7 @@ def test_mann_kendall_is_that_of_the_books() -> None:
 
 
 def told(nights: int, *, per_night: float, noise: float, repeats: int = 1000, carry: float = 0.0) -> float:
-    """The share of simulated histories in which drift is told; ``carry`` is what a night keeps of the last one's noise."""
+    """The share of simulated histories in which drift is told; ``carry``: what a night keeps of the last one's noise."""
     found = 0
     for seed in range(repeats):
         found += drift("step_seconds", series(random.Random(seed), nights, per_night, noise, carry)).told

@@ -32,7 +32,8 @@ from selftests.plugin_fakes import FakeLauncher, outside
 from selftests.races import FSDP2, Noise
 
 pytest_plugins = ["fixtures.plugin"]
-NOISE = Noise(1, slow={FSDP2.id: float(os.environ.get("FAKE_SLOW", "1"))}, block=float(os.environ.get("FAKE_NOISE", "0.02")))
+SLOW = {FSDP2.id: float(os.environ.get("FAKE_SLOW", "1"))}
+NOISE = Noise(1, slow=SLOW, block=float(os.environ.get("FAKE_NOISE", "0.02")))
 
 class Racing(FakeLauncher):
     def run_together(self, members, *, deadline_seconds, on_progress=None):
@@ -99,7 +100,7 @@ def test_a_baseline_is_one_number_with_its_origin(stored: pytest.Pytester) -> No
 
 
 def test_unchanged_passes_in_two_heats_and_replays(stored: pytest.Pytester) -> None:
-    """A verdict takes two heats, and the record of both is judged again without a launch; date and packages may move."""
+    """A verdict takes two heats, and their record is judged again without a launch; date and packages may move."""
     before = heats(stored)
     edit(stored, date="1999-01-01", packages={"torch": "0"})
     assert stored.runpytest_inprocess("--run-dir", "second").ret == 0

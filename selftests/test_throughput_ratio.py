@@ -75,7 +75,7 @@ def test_a_race_that_is_not_whole_is_no_ratio() -> None:
     short, gone = {**heat, DDP.id: timed(DDP, [0.1] * 13)}, {FSDP2.id: heat[FSDP2.id]}
     lost = {**heat, DDP.id: timed(DDP, [0.1] * 13 + [math.nan])}
     for heats in ([heat], [heat, short], [heat, gone], [heat, lost]):
-        with pytest.raises(ValueError, match="heats|rounds|side by side"):
+        with pytest.raises(ValueError, match=r"heats|rounds|side by side"):
             ratio(heats, FSDP2.id, [DDP.id])
 
 
