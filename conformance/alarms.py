@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conformance.catalogue import PACES, RACE
+from conformance.catalogue import PACES, RACE, RIVALS
 from fixtures import extensions
 from fixtures.files import RecordError
 from fixtures.launch import Launcher
@@ -41,8 +41,8 @@ CAUGHT_SHARE = 28 / 30
 """Of the slowed repeats, how many must be caught."""
 
 FAULTS = ("slow_step", "stalled_step", "slow_hooks")
-SLOWED = RACE[:-1]
-"""Whose turn it is to be slow; the last case is a feature of another."""
+SLOWED = [RACE[0], *RIVALS]
+"""Whose turn it is to be slow: every engine. What is a feature of another stays as it is."""
 
 
 class AlarmsError(RuntimeError):
@@ -132,8 +132,7 @@ def stored(root: Path, platform: str) -> dict[str, Stored]:
 
 def key(pace: Pace) -> str:
     """A claim's name in what this command prints and keeps."""
-    accumulated = f"-acc{pace.case.accumulation_steps}" if pace.case.accumulation_steps > 1 else ""
-    return f"{pace.case.engine}{accumulated} / {pace.against}"
+    return f"{pace.case.id.removeprefix(f'{pace.case.model}-').partition('-loss')[0]} / {pace.against}"
 
 
 def fresh(bench: Bench, heats: int) -> dict[str, Stored]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fixtures.dialects import BUCKET_ELEMENTS
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, SEQUENCE_LENGTH, Case
+from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -120,7 +120,7 @@ def slack(case: Case, part: str) -> int:
 
 def _beside(case: Case) -> int:
     """The batch in hand and the next one (ids and labels, int64), rotary frequencies, losses and flags."""
-    rows = 2 * 2 * 8 * SEQUENCE_LENGTH * case.rows_per_micro_batch
+    rows = 2 * 2 * 8 * case.sequence_length * case.rows_per_micro_batch
     return rows + 1024
 
 

@@ -19,7 +19,7 @@ WRAPPERS = {
 def engaged(case: Case) -> dict[str, Any]:
     """What the live engine must say of itself: the asked wrapper, ranks, stage, strategy, and every layer a unit."""
     engine = ENGINES[case.engine]
-    layer, layers = MODELS[case.model].layer_class, _layers(case)
+    layer, layers = MODELS[case.model].layer_class, MODELS[case.model].layers
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
         due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": layers}
@@ -48,11 +48,6 @@ def numbers(case: Case) -> dict[str, Any]:
             "engine_gradient_clipping": case.max_grad_norm or 0.0,
         }
     return due
-
-
-def _layers(case: Case) -> int:
-    config = MODELS[case.model].config
-    return int(config.get("num_hidden_layers", config.get("n_layer", 0)))
 
 
 def reductions_per_step(case: Case) -> int:

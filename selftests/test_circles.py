@@ -39,6 +39,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.engines.*": "ranks",
     "fixtures.extension_cache": "pure",
     "fixtures.files": "pure",
+    "fixtures.freezing": "pure",
     "fixtures.extensions": "pytest",
     "fixtures.faults": "ranks",
     "fixtures.history": "pure",

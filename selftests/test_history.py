@@ -182,7 +182,7 @@ def test_mann_kendall_is_that_of_the_books() -> None:
 
 
 def told(nights: int, *, per_night: float, noise: float, repeats: int = 1000, carry: float = 0.0) -> float:
-    """The share of simulated histories in which drift is told; ``carry``: what a night keeps of the last one's noise."""
+    """The share of simulated histories in which drift is told; ``carry``: what a night keeps of the last's noise."""
     found = 0
     for seed in range(repeats):
         found += drift("step_seconds", series(random.Random(seed), nights, per_night, noise, carry)).told

@@ -18,6 +18,9 @@ def test_gradients(case, judge):
 """
 
 
+METRIC = '"loss, step 1"'
+
+
 def listed(suite: Suite, *entries: str) -> pytest.Pytester:
     """A suite with one failing test and these lines in its known_failures.txt."""
     tester = suite(BODY)
@@ -31,7 +34,7 @@ def listed(suite: Suite, *entries: str) -> pytest.Pytester:
 ])
 def test_listed_failure_is_reported_and_passes(suite: Suite, pattern: str, processes: str) -> None:
     """The session passes, names the failure with its link, and still counts the claim."""
-    result = listed(suite, f"{pattern}  {LINK}  upcast is a no-op").runpytest_inprocess("-n", processes)
+    result = listed(suite, f"{pattern}  {METRIC}  {LINK}  upcast is a no-op").runpytest_inprocess("-n", processes)
     result.assert_outcomes(passed=3, xfailed=1)
     assert result.ret == 0
     result.stdout.fnmatch_lines([
@@ -49,7 +52,7 @@ def test_a_listed_test_that_breaks_itself_fails(suite: Suite) -> None:
             judge(finding(case))
             raise KeyError("optimizer_steps")
     """)
-    (tester.path / "known_failures.txt").write_text(f"test_loss[{CASE.id}]  {LINK}  known\n")
+    (tester.path / "known_failures.txt").write_text(f"test_loss[{CASE.id}]  {METRIC}  {LINK}  known\n")
     result = tester.runpytest_inprocess()
     result.assert_outcomes(failed=1)
     assert result.ret == 1
@@ -57,19 +60,65 @@ def test_a_listed_test_that_breaks_itself_fails(suite: Suite) -> None:
 
 def test_mended_failure_must_leave_the_list(suite: Suite) -> None:
     """A listed test that passes fails, and says which line to remove."""
-    tester = listed(suite, f"test_loss[{CASE.id}]  {LINK}  known", f"test_gradients[{CASE.id}]  {LINK}  known")
+    tester = listed(
+        suite, f"test_loss[{CASE.id}]  {METRIC}  {LINK}  known", f"test_gradients[{CASE.id}]  {METRIC}  {LINK}  known"
+    )
     result = tester.runpytest_inprocess()
     result.assert_outcomes(passed=2, xfailed=1, failed=1)
     result.stdout.fnmatch_lines([
-        f"known_failures.txt:4: test_gradients[[]{CASE.id}[]] passes now: *remove the line*",
+        f'known_failures.txt:4: test_gradients[[]{CASE.id}[]] "loss, step 1" passes now: *remove the line*',
     ])
+
+
+TWO_CLAIMS = """
+@one
+def test_loss(case, judge):
+    judge(finding(case, passed=False, metric="loss, step 1"), finding(case, passed={second}, metric="loss, step 2"))
+"""
+
+
+def with_entries(suite: Suite, body: str, *metrics: str) -> pytest.RunResult:
+    """A run of ``body`` with an entry for each of these metrics of its one test."""
+    tester = suite(body)
+    lines = [f'test_loss[{CASE.id}]  "{metric}"  {LINK}  known\n' for metric in metrics]
+    (tester.path / "known_failures.txt").write_text("".join(lines))
+    return tester.runpytest_inprocess()
+
+
+def test_another_claim_of_a_listed_test_still_counts(suite: Suite) -> None:
+    """An entry is about one claim: a second one that fails in the same test fails the test, and is reported."""
+    result = with_entries(suite, TWO_CLAIMS.format(second=False), "loss, step 1")
+    result.assert_outcomes(failed=1)
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["failed, lowest rung first:"])
+
+
+def test_each_listed_claim_is_known(suite: Suite) -> None:
+    """Two entries for one test cover both of its claims."""
+    result = with_entries(suite, TWO_CLAIMS.format(second=False), "loss, step 1", "loss, step 2")
+    result.assert_outcomes(xfailed=1)
+    assert result.ret == 0
+
+
+def test_each_listed_claim_must_fail(suite: Suite) -> None:
+    """Of two entries for one test, the one whose claim holds again must leave the list."""
+    result = with_entries(suite, TWO_CLAIMS.format(second=True), "loss, step 1", "loss, step 2")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(['known_failures.txt:2: * "loss, step 2" passes now: *'])
+
+
+def test_an_entry_without_a_metric_is_about_a_crash(suite: Suite) -> None:
+    """It covers a case that does not run to its end, and no number of one that does."""
+    tester = suite(TWO_CLAIMS.format(second=True))
+    (tester.path / "known_failures.txt").write_text(f"test_loss[{CASE.id}]  {LINK}  crashes\n")
+    tester.runpytest_inprocess().assert_outcomes(failed=1)
 
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 @pytest.mark.parametrize("arguments", [[], ["-m", "cpu"], ["conformance"]])
 def test_stale_entry_fails_the_session(suite: Suite, arguments: list[str], processes: str) -> None:
     """An entry that matches no test of a whole collection fails, also under -m."""
-    tester = listed(suite, f"test_loss[{CASE.id}]  {LINK}  known", f"test_gone  {LINK}  known")
+    tester = listed(suite, f"test_loss[{CASE.id}]  {METRIC}  {LINK}  known", f"test_gone  {LINK}  known")
     result = tester.runpytest_inprocess("-n", processes, *arguments)
     result.assert_outcomes(passed=3, xfailed=1)
     assert result.ret == 1
