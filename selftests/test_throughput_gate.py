@@ -119,6 +119,7 @@ def test_slower_fails_in_three_heats(stored: pytest.Pytester, monkeypatch: pytes
     assert heats(stored) == before + 3
     assert "step time, of that of ddp: slower by " in told(result)
     assert f'judge again: pytest --replay=second "{NODE}"' in result.outlines
+    assert any(line.startswith("re-run: ") and line.endswith(f'pytest "{NODE}"') for line in result.outlines)
     assert stored.runpytest_inprocess("--replay=second").ret == 1
 
 
