@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conformance.catalogue import PACES, RACE
+from conformance.catalogue import PACES, RACE, ROUNDS
 from fixtures.observation import Observation
 from fixtures.spec import Case
 from fixtures.throughput.judged import Pace
@@ -17,7 +17,6 @@ from fixtures.throughput.race import Race
 from selftests.records import observation
 
 MACHINE = {"cpu": "a processor", "cores": 2}
-ROUNDS = 14
 FSDP2, ZERO3 = (next(case for case in RACE if case.engine == name) for name in ("fsdp2", "zero3"))
 DDP = RACE[0]
 PACE: Pace = next(pace for pace in PACES["test_engine_keeps_its_pace"] if pace.case == FSDP2)

@@ -90,7 +90,7 @@ def heats(tester: pytest.Pytester) -> int:
 
 
 def test_a_baseline_is_one_number_with_its_origin(stored: pytest.Pytester) -> None:
-    """Few digits are judged; machine, spread, date and rates stand beside them; eight heats went into it."""
+    """Few digits are judged; machine, spread, date and rates stand beside them; sixteen heats went into it."""
     data = json.loads((stored.path / FILE).read_text())
     assert set(data) == {"judged", "recorded"}
     assert data["judged"] == {"times_as_long": pytest.approx(3.0, abs=0.05)}
@@ -124,7 +124,7 @@ def test_slower_fails_in_three_heats(stored: pytest.Pytester, monkeypatch: pytes
 
 
 def test_unstable_fails(stored: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After eight heats nobody knows: that is no pass."""
+    """After twelve heats nobody knows: that is no pass."""
     monkeypatch.setenv("FAKE_NOISE", "0.8")
     result = stored.runpytest_inprocess("--run-dir", "second")
     assert result.ret == 1
