@@ -144,7 +144,7 @@ def test_record_damaged_during_the_session(suite: Suite) -> None:
         def test_loss(case, observe, judge):
             folder = Path("here", case.id)
             folder.mkdir()
-            (folder / "observation.json").write_text('{"schema": 2, ')
+            (folder / "observation.json").write_text('{"schema": 3, ')
             judge(finding(case, observed=observe(case).outcome))
     """).runpytest_inprocess("--run-dir", "here")
     assert_usage_error(result, f"{CASE.id}/observation.json is truncated or corrupt")
