@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from conformance import claims
 from fixtures.freezing import trains
 from fixtures.spec import Case
+from selftests.records import observation
 
 NAMES = {
     "llama-tiny": (
@@ -35,3 +39,34 @@ def test_a_model_of_more_blocks_trains_its_last() -> None:
     """The last, whatever its number."""
     case = Case(model="llama-small", engine="ddp", precision="fp32", frozen="lower")
     assert [trains(case, f"model.layers.{block}.mlp.up_proj.weight") for block in range(4)] == [False] * 3 + [True]
+
+
+BLOCK, HEAD = "model.layers.0.mlp.up_proj.weight", "lm_head.weight"
+STAYS = {f"parameters/{BLOCK}": [1.0, 2.0], f"parameters/{HEAD}": [3.5], f"gradients/{HEAD}": [1.0]}
+MOVED, GRADIENT = "frozen weights that moved", "frozen weights with a gradient"
+
+
+@pytest.mark.parametrize(
+    ("tensors", "broken"),
+    [
+        (STAYS, set()), ({**STAYS, f"parameters/{BLOCK}": [1.0, 2.0000002]}, {MOVED}),
+        ({**STAYS, f"parameters/{BLOCK}": [1.0, float("nan")]}, {MOVED}),
+        ({**STAYS, f"parameters/{BLOCK}": [1.0]}, {MOVED}), ({f"parameters/{HEAD}": [3.0]}, {MOVED}),
+        ({**STAYS, f"gradients/{BLOCK}": [0.0, 0.0]}, {GRADIENT}),
+    ],
+    ids=["stays", "one bit", "not a number", "an element less", "not there", "a gradient of nothing"],
+)
+def test_frozen_weights_stay_to_the_last_bit(tensors: dict[str, list[float]], broken: set[str], tmp_path: Path) -> None:
+    """What moves by a bit, is missing or has a gradient fails; what trains may do as it likes."""
+    case = Case(model="llama-tiny", engine="fsdp2", precision="fp32", frozen="lower", steps=4)
+    start = {f"initial/{BLOCK}": [1.0, 2.0], f"initial/{HEAD}": [3.0]}
+    oracle = observation(case.oracle, tmp_path / "oracle", tensors=start)
+    seen = observation(case, tmp_path / "seen", tensors=tensors)
+    assert {finding.metric for finding in claims.unmoved(seen, oracle) if not finding.passed} == broken
+
+
+def test_nothing_frozen_proves_nothing(tmp_path: Path) -> None:
+    """Where no weight is frozen, none stayed because it was."""
+    case = Case(model="llama-tiny", engine="fsdp2", precision="fp32", steps=4)
+    seen = observation(case, tmp_path, tensors={**STAYS, f"initial/{BLOCK}": [1.0, 2.0]})
+    assert not any(finding.passed for finding in claims.unmoved(seen, seen))
