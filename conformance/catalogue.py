@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from conformance.tolerances import reference_kind
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
+from fixtures.throughput.judged import Pace
+from fixtures.throughput.plan import steps_for
 
 DISTRIBUTED = tuple(name for name, engine in ENGINES.items() if engine.distributed)
 
@@ -124,6 +126,32 @@ FITS = [
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
 
 
+ROUNDS = 20
+"""Of one heat, which takes ten seconds or so on two idle cores; a race has at least two heats."""
+
+_RACE = Case(
+    model="llama-tiny", engine="ddp", precision="fp32", outputs="loss", measure="throughput", steps=steps_for(ROUNDS),
+)
+RIVALS = [_RACE.with_(engine=engine) for engine in ("fsdp1", "fsdp2", "zero2", "zero3")]
+FEATURES_ON = {
+    "zero2 without accumulation": (_RACE.with_(engine="zero2", accumulation_steps=4), RIVALS[2]),
+    "fsdp2 without checkpointing": (_RACE.with_(engine="fsdp2", activation_checkpointing=True), RIVALS[1]),
+}
+RACE = [_RACE, *RIVALS, *(case for case, _ in FEATURES_ON.values())]
+"""Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
+
+PACES: dict[str, list[Pace]] = {
+    "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
+    # Else a slower DDP would only make all others look faster.
+    "test_ddp_keeps_its_pace": [Pace(case=_RACE, others=tuple(RIVALS), against="the sharding engines")],
+    "test_fsdp_keeps_up_with_deepspeed": [Pace(case=RIVALS[1], others=(RIVALS[3],), against="zero3")],
+    "test_feature_costs_no_more": [
+        Pace(case=case, others=(off,), against=name) for name, (case, off) in FEATURES_ON.items()
+    ],
+}
+"""By test, what is claimed: whose step takes no longer, measured in steps of which others."""
+
+
 def without(case: Case) -> Case:
     """The same training on the same engine with none of what only saves memory."""
     return case.with_(activation_checkpointing=False, offload="none", min_num_params=None)
@@ -196,6 +224,12 @@ def params(cases: Iterable[Case]) -> list[Any]:
 def _marks(case: Case) -> list[pytest.MarkDecorator]:
     slow = [pytest.mark.full] if case.id in FULL else []
     return [*slow, *(getattr(pytest.mark, platform) for platform in platforms(case))]
+
+
+def on_gpus(cases: Iterable[Case]) -> list[Any]:
+    """As :func:`params`, for what a CPU that others use too cannot be asked."""
+    gpus = [name for name in PLATFORMS if name != "cpu"]
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in gpus]) for case in cases]
 
 
 def platforms(case: Case) -> tuple[str, ...]:
