@@ -66,6 +66,38 @@ STOCK = [
     ),
 ]
 
+_SAVED = Case(
+    model="gpt2-tiny", engine="plain", precision="fp32", world_size=1, steps=6, learning_rate=3e-3, schedule="linear"
+)
+FORMS = {
+    "ddp": ("full",), "fsdp1": ("sharded", "full"), "fsdp2": ("sharded", "full"), "zero1": ("sharded",),
+    "zero2": ("sharded",), "zero3": ("sharded",),
+}
+"""The forms in which each engine saves a checkpoint."""
+CHECKPOINTS = [
+    *(case for engine, forms in FORMS.items() for form in forms
+      for case in spread(_SAVED, (engine,), ("fp32",), accumulation_steps=2, checkpoint=form)),
+    *(case for engine, forms in FORMS.items() for form in forms[-1:] if engine != "ddp"
+      for case in spread(_SAVED, (engine,), ("bf16-mixed",), accumulation_steps=2, checkpoint=form)),
+]
+"""Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
+RESUMED = [case.with_(resumed=True) for case in CHECKPOINTS]
+
+SCHEDULED = [
+    *CHECKPOINTS,
+    # The scheduler's steps are counted in steps of one rank: another number of ranks, and no accumulation.
+    *(case.with_(world_size=4) for case in spread(_SAVED, ("ddp", "fsdp2", "zero2"), ("fp32",))),
+    # DeepSpeed's own, from its config.
+    *spread(_SAVED.with_(schedule="warmup-lr"), ("zero2", "zero3"), ("fp32",)),
+]
+
+_EPOCHS = Case(model="llama-tiny", engine="plain", precision="fp32", world_size=1, steps=1, measure="data")
+EPOCHS = [
+    *spread(_EPOCHS, ("ddp", "fsdp2", "zero2"), ("fp32",), accumulation_steps=2),
+    _EPOCHS.with_(engine="ddp", world_size=4, accumulation_steps=2, rows_per_step=16),
+]
+"""Which rows ranks are handed: Accelerate's own doing, but each family prepares its loader in another place."""
+
 _MEMORY = Case(
     model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
 )
@@ -107,8 +139,8 @@ def params(cases: Iterable[Case]) -> list[Any]:
 
 
 def platforms(case: Case) -> tuple[str, ...]:
-    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted on the CPU."""
-    if case.measure != "training":
+    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted, rows and states compared on it."""
+    if case.measure != "training" or case.schedule != "constant":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus
@@ -122,7 +154,7 @@ def peer(case: Case) -> Case:
 def references(case: Case) -> list[tuple[Case, str]]:
     """What ``case`` is compared with, and the kind of tolerance: its oracle, and its peer if the arithmetic is one."""
     found = [(case.oracle, reference_kind(case))]
-    if peer(case) != case and peer(case) in MATCHED and same_arithmetic(case):
+    if case.checkpoint == "none" and peer(case) != case and peer(case) in MATCHED and same_arithmetic(case):
         found.append((peer(case), "peer"))
     return found
 
