@@ -91,6 +91,26 @@ SCHEDULED = [
     *spread(_SAVED.with_(schedule="warmup-lr"), ("zero2", "zero3"), ("fp32",)),
 ]
 
+_TRAINER = ORACLE["curve"].with_(optimizer="sgd", learning_rate=0.1, steps=4, last_rows=4)
+_BY_TRAINER = {"loop": "trainer", "accumulation_steps": 4}
+TRAINER = [
+    # Uneven label counts, an incomplete last window, plain SGD.
+    *spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",), **_BY_TRAINER),
+    # Models that return only their loss, and models that cannot be told over how many tokens to average.
+    *spread(_TRAINER, ("ddp", "zero3"), ("fp32",), outputs="loss", **_BY_TRAINER),
+    *spread(_TRAINER, ("ddp", "fsdp2", "zero2"), ("fp32",), outputs="mean", **_BY_TRAINER),
+    # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
+    *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
+]
+"""The same training through ``transformers.Trainer``, with its own FSDP and DeepSpeed configs."""
+TRAINER_SCHEDULED = spread(
+    _TRAINER.with_(schedule="linear", steps=6, last_rows=None), ("ddp", "zero2"), ("fp32",), loop="trainer"
+)
+"""With the Trainer's own scheduler. Its second parameter group has the first one's rate: no oracle of ours has that."""
+
+LAST_WINDOW = spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",), accumulation_steps=4)
+"""The incomplete last window in Accelerate's own loop."""
+
 _EPOCHS = Case(model="llama-tiny", engine="plain", precision="fp32", world_size=1, steps=1, measure="data")
 EPOCHS = [
     *spread(_EPOCHS, ("ddp", "fsdp2", "zero2"), ("fp32",), accumulation_steps=2),

@@ -31,6 +31,15 @@ def rates(seen: Observation) -> Iterator[Finding]:
             yield verdict.curve(claim, found, [step[group] for step in due], FORMULA)
 
 
+def logged_loss(seen: Observation, due: Observation) -> Iterator[Finding]:
+    """Rung ``loss``: the loss that the Trainer tells its user is the loss."""
+    claim = Claim(
+        subject=seen.case.id, rung="loss", metric="logged loss, every step", reference=f"plain oracle {due.case.id}"
+    )
+    rounding = Tolerance(relative=6e-5 / min(due.losses), reason="half a unit in the fourth decimal, which logs may end at")
+    yield verdict.curve(claim, seen.model_losses, due.losses, rounding)
+
+
 def _claim(case: Case, metric: str) -> Claim:
     assert case.source is not None  # noqa: S101 - claims of resumed cases only
     return Claim(subject=case.id, rung="checkpoint", metric=metric, reference=f"uninterrupted {case.source.id}")

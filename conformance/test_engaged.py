@@ -3,7 +3,16 @@
 import pytest
 
 from conformance import promises
-from conformance.catalogue import MATCHED, RESUMED, SCHEDULED, STOCK, params
+from conformance.catalogue import (
+    LAST_WINDOW,
+    MATCHED,
+    RESUMED,
+    SCHEDULED,
+    STOCK,
+    TRAINER,
+    TRAINER_SCHEDULED,
+    params,
+)
 from fixtures import verdict
 from fixtures.judging import Judge, Trained
 from fixtures.observation import Observation
@@ -11,7 +20,10 @@ from fixtures.spec import Case
 from fixtures.verdict import Claim, Finding
 
 
-@pytest.mark.parametrize("case", params([*MATCHED, *STOCK, *SCHEDULED, *RESUMED]))
+EVERY_ENGAGED = [*MATCHED, *STOCK, *SCHEDULED, *RESUMED, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
+
+
+@pytest.mark.parametrize("case", params(EVERY_ENGAGED))
 def test_engine_is_engaged(case: Case, trained: Trained, judge: Judge) -> None:
     """The live model is wrapped by the asked engine, at the asked stage and sharding, and each rank holds its share."""
     seen = trained(case)
