@@ -159,7 +159,7 @@ def params(cases: Iterable[Case]) -> list[Any]:
 
 
 def platforms(case: Case) -> tuple[str, ...]:
-    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes are counted, rows and states compared on it."""
+    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes and states are its."""
     if case.measure != "training" or case.schedule != "constant":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")

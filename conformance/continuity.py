@@ -36,7 +36,7 @@ def logged_loss(seen: Observation, due: Observation) -> Iterator[Finding]:
     claim = Claim(
         subject=seen.case.id, rung="loss", metric="logged loss, every step", reference=f"plain oracle {due.case.id}"
     )
-    rounding = Tolerance(relative=6e-5 / min(due.losses), reason="half a unit in the fourth decimal, which logs may end at")
+    rounding = Tolerance(relative=6e-5 / min(due.losses), reason="half of the fourth decimal, the last in some logs")
     yield verdict.curve(claim, seen.model_losses, due.losses, rounding)
 
 
@@ -146,7 +146,8 @@ def merged(seen: Observation) -> Iterator[Finding]:
 
     def claim(metric: str) -> Claim:
         return Claim(
-            subject=case.id, rung="checkpoint", metric=f"merged checkpoint, {metric}", reference="gathered when it was saved"
+            subject=case.id, rung="checkpoint", metric=f"merged checkpoint, {metric}",
+            reference="gathered when it was saved",
         )
 
     error = told.get("error")

@@ -93,7 +93,8 @@ def stateful(seen: Observation) -> Iterator[Finding]:
     if any(told):
         claim = _claim(seen, "rest of epoch 0, from the loader's state", "uninterrupted epochs")
         due = [epochs[0] for epochs in _walk(seen, "shuffled")]
-        yield verdict.sequence(claim, [(one or {}).get("before", []) + (one or {}).get("rows", []) for one in told], due)
+        found = [[*one["before"], *one["rows"]] if one else [] for one in told]
+        yield verdict.sequence(claim, found, due)
 
 
 def windows(seen: Observation) -> Iterator[Finding]:

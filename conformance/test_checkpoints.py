@@ -1,4 +1,4 @@
-"""Rung 10: a fresh process that loads a checkpoint goes on as if nothing had happened, and an export is the live model."""
+"""Rung 10: a fresh process that loads a checkpoint goes on as if nothing had happened; an export is the live model."""
 
 import pytest
 from syrupy.assertion import SnapshotAssertion

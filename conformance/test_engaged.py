@@ -19,7 +19,6 @@ from fixtures.observation import Observation
 from fixtures.spec import Case
 from fixtures.verdict import Claim, Finding
 
-
 EVERY_ENGAGED = [*MATCHED, *STOCK, *SCHEDULED, *RESUMED, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
 
 

@@ -17,7 +17,7 @@ def test_ranks_together_get_the_epoch(case: Case, trained: Trained, judge: Judge
 
 @pytest.mark.parametrize("case", params(EPOCHS))
 def test_resumed_epochs_go_on(case: Case, trained: Trained, judge: Judge) -> None:
-    """Orders differ from epoch to epoch, and a run that resumes in any of them gets what is left of it, in its order."""
+    """Orders differ from epoch to epoch, and a run that resumes in one of them gets what is left, in its order."""
     seen = trained(case)
     judge(epochs.orders(seen), epochs.resumed(seen), epochs.stateful(seen))
 

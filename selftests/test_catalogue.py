@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 from conformance.catalogue import (
+    CHECKPOINTS,
     DISTRIBUTED,
+    EPOCHS,
     EXPERIMENT,
     FITS,
+    LAST_WINDOW,
     LEAKS,
     MATCHED,
     MEMORY,
+    RESUMED,
+    SCHEDULED,
     STOCK,
+    TRAINER,
+    TRAINER_SCHEDULED,
     params,
     partners,
     peer,
@@ -28,10 +35,13 @@ from conformance.catalogue import (
 )
 from fixtures import known_failures
 from fixtures.baseline import stale
-from fixtures.spec import ENGINES, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
+from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
+from fixtures.spec import ENGINES, LOOPS, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, SCHEDULES, Case
 
 ROOT = Path(__file__).resolve().parent.parent
-ON_CPU = [case for case in (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *FITS) if "cpu" in platforms(case)]
+OVER_TIME = [*SCHEDULED, *RESUMED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
+EVERY = [*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *FITS, *OVER_TIME]
+ON_CPU = [case for case in EVERY if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
 
 
@@ -65,7 +75,10 @@ def test_every_word_of_the_tables_is_used() -> None:
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}
     assert {case.optimizer for case in every} == set(OPTIMIZERS)
-    assert {case.outputs for case in MATCHED} == set(OUTPUTS)
+    assert {case.outputs for case in (*MATCHED, *TRAINER)} == set(OUTPUTS)
+    assert {case.schedule for case in (*MATCHED, *SCHEDULED)} == set(SCHEDULES)
+    assert {case.checkpoint for case in (*MATCHED, *CHECKPOINTS)} == set(CHECKPOINT_FORMS)
+    assert {case.loop for case in (*MATCHED, *TRAINER)} == set(LOOPS)
 
 
 def test_the_gate_is_as_wide_as_promised() -> None:
