@@ -128,8 +128,8 @@ def test_a_record_that_cannot_be_opened_is_told(folder: Path, name: str) -> None
         (b"null", "holds NoneType, not an object"),
         (b"{}", "has schema None, this suite reads 3: record it again"),
         (b'{"schema": 0}', "has schema 0, this suite reads 3: record it again"),
-        (b'{"schema": "3"}', "has schema '2', this suite reads 3: record it again"),
-        (b'{"schema": 4}', "has schema 3, this suite reads 3: record it again"),
+        (b'{"schema": "3"}', "has schema '3', this suite reads 3: record it again"),
+        (b'{"schema": 4}', "has schema 4, this suite reads 3: record it again"),
     ],
 )
 @pytest.mark.parametrize("name", FILES)
