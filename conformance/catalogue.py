@@ -99,6 +99,9 @@ TRAINER = [
     # Models that return only their loss, and models that cannot be told over how many tokens to average.
     *spread(_TRAINER, ("ddp", "zero3"), ("fp32",), outputs="loss", **_BY_TRAINER),
     *spread(_TRAINER, ("ddp", "fsdp2", "zero2"), ("fp32",), outputs="mean", **_BY_TRAINER),
+    # No incomplete window, so that a fault of windows hides no other.
+    *(case for outputs in ("logits", "mean")
+      for case in spread(_TRAINER.with_(last_rows=None), ("ddp",), ("fp32",), outputs=outputs, **_BY_TRAINER)),
     # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
     *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
 ]

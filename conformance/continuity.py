@@ -32,12 +32,15 @@ def rates(seen: Observation) -> Iterator[Finding]:
 
 
 def logged_loss(seen: Observation, due: Observation) -> Iterator[Finding]:
-    """Rung ``loss``: the loss that the Trainer tells its user is the loss."""
-    claim = Claim(
-        subject=seen.case.id, rung="loss", metric="logged loss, every step", reference=f"plain oracle {due.case.id}"
-    )
+    """Rungs ``loss`` and ``curve``: the loss that the Trainer tells its user is the loss, in step 1 and in all."""
     rounding = Tolerance(relative=6e-5 / min(due.losses), reason="half of the fourth decimal, the last in some logs")
-    yield verdict.curve(claim, seen.model_losses, due.losses, rounding)
+    told = seen.model_losses
+    for rung, metric in (("loss", "logged loss, step 1"), ("curve", "logged loss, every step")):
+        claim = Claim(subject=seen.case.id, rung=rung, metric=metric, reference=f"plain oracle {due.case.id}")
+        if rung == "loss":
+            yield verdict.close(claim, told[0] if told else None, due.losses[0], rounding)
+        else:
+            yield verdict.curve(claim, told, due.losses, rounding)
 
 
 def _claim(case: Case, metric: str) -> Claim:

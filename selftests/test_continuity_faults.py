@@ -32,7 +32,8 @@ def checkpoint(engine: str, form: str) -> Case:
 
 def by_trainer(engine: str, outputs: str = "logits") -> Case:
     """The Trainer's case of ``engine`` that does not clip."""
-    return next(c for c in TRAINER if (c.engine, c.outputs, c.max_grad_norm) == (engine, outputs, None))
+    cases = [c for c in TRAINER if c.max_grad_norm is None and c.last_rows is not None]
+    return next(c for c in cases if (c.engine, c.outputs) == (engine, outputs))
 
 
 DDP, FSDP2, ZERO2 = checkpoint("ddp", "full"), checkpoint("fsdp2", "sharded"), checkpoint("zero2", "sharded")
@@ -187,8 +188,15 @@ def test_damage_that_is_passed_over_is_seen(
 def test_a_checkpoint_cut_short_by_a_killed_rank_is_refused(
     case: Case, sound: Path, launcher: Launcher, tmp_path: Path
 ) -> None:
-    """A rank that dies while it saves leaves nothing behind that loads as if it were whole."""
-    folder = without(sound, tmp_path / "run", case, case.with_(resumed=True))
+    """A rank that dies while it saves leaves nothing behind that loads as if it were whole.
+
+    Under DDP rank 0 may get to the end of what it writes; then only the dead rank's random generators are missing.
+    """
+    resumed = case.with_(resumed=True)
+    folder = without(sound, tmp_path / "run", case, resumed)
     assert record(launcher, folder, case, "killed_while_saving").outcome == "crashed"
-    seen = record(launcher, folder, case.with_(resumed=True))
-    assert (seen.outcome, bool((seen.error or {})["message"])) == ("crashed", True)
+    seen = record(launcher, folder, resumed)
+    if case == DDP and seen.outcome == "ok":
+        assert "random after loading" in judge(folder, resumed).stdout
+    else:
+        assert (seen.outcome, bool((seen.error or {})["message"])) == ("crashed", True)

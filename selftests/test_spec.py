@@ -63,7 +63,10 @@ def test_every_id_is_a_file_name() -> None:
         ({"dialect": "match"}, r"unknown dialect 'match'; did you mean 'matched'\? \(known: matched, stock\)"),
         ({"optimizer": "adam"}, r"unknown optimizer 'adam'; did you mean 'adamw'\? \(known: adamw, sgd\)"),
         ({"outputs": "logit"}, r"unknown outputs 'logit'; did you mean 'logits'\? \(known: logits, loss, mean\)"),
-        ({"measure": "memry"}, r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, fit, data\)"),
+        (
+            {"measure": "memry"},
+            r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, fit, data\)",
+        ),
         ({"measure": "fit"}, "measure 'fit' and a positive budget_mib go together, not 'fit' and None"),
         ({"budget_mib": 7}, "measure 'fit' and a positive budget_mib go together, not 'training' and 7"),
         ({"measure": "fit", "budget_mib": -1}, "measure 'fit' and a positive budget_mib go together, not 'fit' and -1"),

@@ -1,9 +1,9 @@
-"""FSDP1 loses Adam's state when a sharded checkpoint is loaded by a fresh process (accelerate 1.6.0 to 1.15.0 at least).
+"""FSDP1 loses Adam's state when a fresh process loads a sharded checkpoint (accelerate 1.6.0 to 1.15.0 at least).
 
     ACCELERATE_TORCH_DEVICE=cpu torchrun --nproc-per-node 2 -m docs.reproductions.fsdp1_sharded_optimizer
 
-``load_fsdp_optimizer`` asks the optimizer which state is to be loaded; a fresh one has none, so nothing is. For FSDP2 this
-was mended in 1.13.0 (https://github.com/huggingface/accelerate/issues/3904).
+``load_fsdp_optimizer`` asks the optimizer which state is to be loaded; a fresh one has none, so nothing is. For FSDP2
+this was mended in 1.13.0 (https://github.com/huggingface/accelerate/issues/3904).
 """
 
 from __future__ import annotations
