@@ -57,7 +57,23 @@ EVERYTHING = [
     # GPT-2 with untied embeddings: FSDP may then put embedding and head into units of their own.
     *spread(ORACLE["accumulate"].with_(model="gpt2-tiny-untied"), ("ddp", "fsdp1", "fsdp2", "zero3"), ("fp32",)),
 ]
-MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING]
+
+FIVE = ("ddp", "fsdp1", "fsdp2", "zero2", "zero3")
+
+SAVING = [
+    *spread(ORACLE["curve"], FIVE, ("bf16-mixed",), activation_checkpointing=True),
+    *spread(ORACLE["curve"], ("fsdp1", "fsdp2", "zero3"), ("bf16-mixed",), offload="parameters"),
+    *spread(ORACLE["curve"], ("zero2",), ("bf16-mixed",), offload="optimizer"),
+    *spread(ORACLE["curve"], ("fsdp1",), ("bf16-mixed",), min_num_params=2000),
+]
+"""The same training with less memory: oracle and peer are those of the curve above."""
+
+FROZEN = [
+    *spread(ORACLE["curve"], FIVE, ("bf16-mixed",), frozen="lower", steps=8),
+    # In FSDP1 the frozen embeddings share a unit with the head, which trains; in FSDP2 they do not.
+    *spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("bf16-mixed",), frozen="embeddings", steps=8, sequence_length=96),
+]
+MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN]
 
 STOCK = [
     # What a user gets who names an engine and a precision and nothing else; the model returns its own loss.
@@ -81,7 +97,7 @@ CHECKPOINTS = [
       for case in spread(_SAVED, (engine,), ("bf16-mixed",), accumulation_steps=2, checkpoint=form)),
 ]
 """Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
-RESUMED = [case.with_(resumed=True) for case in CHECKPOINTS]
+CONTINUED = [case.with_(resumed=True) for case in CHECKPOINTS]
 
 SCHEDULED = [
     *CHECKPOINTS,
@@ -127,14 +143,25 @@ _MEMORY = Case(
 LEAKS = spread(_MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16)
 """In aligned mode, long enough for a leak to show."""
 
+CHECKPOINTED = spread(_MEMORY, FIVE, ("bf16-mixed",), activation_checkpointing=True)
+OFFLOADED = [
+    *spread(_MEMORY, ("fsdp2", "zero3"), ("bf16-mixed",), offload="parameters"),
+    *spread(_MEMORY, ("zero2",), ("bf16-mixed",), offload="optimizer"),
+]
+RESUMED = [case.with_(steps=10, measure="resume") for case in LEAKS]
+"""Half of the steps, saved and loaded again, and the other half."""
+
 MEMORY = [
     *LEAKS,
+    *CHECKPOINTED,
+    # Not FSDP1: how many of a unit's weights each rank steps on depends on where its cut falls between frozen ones.
+    *spread(_MEMORY, ("fsdp2", "zero3"), ("bf16-mixed",), frozen="lower"),
     *spread(_MEMORY, DISTRIBUTED, ("fp32",)),
     *spread(_MEMORY, ("fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-true",)),
     # Another degree: what is divided by the ranks is really divided by four.
     *(case.with_(world_size=4, rows_per_step=4) for case in spread(_MEMORY, ("fsdp2", "zero2", "zero3"), ("fp32",))),
 ]
-"""One row per rank and a larger model, so that state outweighs activations. Only on the CPU: its allocator counts."""
+"""One row per rank and a larger model, so that state outweighs activations. On a GPU too: the bytes are the same."""
 
 
 BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
@@ -151,6 +178,16 @@ FITS = [
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
 
 
+def without(case: Case) -> Case:
+    """The same training on the same engine with none of what only saves memory."""
+    return case.with_(activation_checkpointing=False, offload="none", min_num_params=None)
+
+
+def kept_whole(case: Case) -> Case:
+    """The case of :data:`LEAKS` that a case which saves memory is measured against."""
+    return next(other for other in LEAKS if other.engine == case.engine)
+
+
 def partners(case: Case) -> list[Case]:
     """What must not fit in the budget of ``case``, or the budget would not bind."""
     return [case.with_(engine="ddp"), case.with_(rows_per_step=case.rows_per_step * 3 // 2)]
@@ -158,34 +195,48 @@ def partners(case: Case) -> list[Case]:
 
 def params(cases: Iterable[Case]) -> list[Any]:
     """Parameters for ``pytest.mark.parametrize("case", ...)``: ids and the platforms that each case can run on."""
-    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in platforms(case)]) for case in cases]
+    return [pytest.param(case, id=case.id, marks=_marks(case)) for case in cases]
+
+
+def _marks(case: Case) -> list[pytest.MarkDecorator]:
+    slow = [pytest.mark.full] if case.id in FULL else []
+    return [*slow, *(getattr(pytest.mark, platform) for platform in platforms(case))]
 
 
 def platforms(case: Case) -> tuple[str, ...]:
-    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16; bytes and states are its."""
-    if case.measure != "training" or case.schedule != "constant":
+    """Platform markers of ``case``: GPUs train everything, the CPU all but fp16 and FSDP1's offload.
+
+    FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
+    of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
+    """
+    if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
-    return ("cpu", *gpus) if "cpu" in PRECISIONS[case.precision].platforms else gpus
+    apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
+    return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
 
 def peer(case: Case) -> Case:
-    """The same training under DeepSpeed ZeRO-3, which every other engine is compared with directly."""
-    return case.with_(engine="zero3")
+    """The same training under DeepSpeed ZeRO-3, plain and simple, which all others are compared with directly."""
+    return without(case).with_(engine="zero3")
 
 
 def references(case: Case) -> list[tuple[Case, str]]:
-    """What ``case`` is compared with, and the kind of tolerance: its oracle, and its peer if the arithmetic is one."""
+    """What ``case`` is compared with, and the kind of tolerance.
+
+    Its oracle; its peer if the arithmetic is one; itself without what only saves memory.
+    """
     found = [(case.oracle, reference_kind(case))]
-    if case.checkpoint == "none" and peer(case) != case and peer(case) in MATCHED and same_arithmetic(case):
-        found.append((peer(case), "peer"))
-    return found
+    direct = [peer(case)] if same_arithmetic(case) and case.checkpoint == "none" else []
+    direct += [without(case)] if without(case) not in direct else []
+    return found + [(other, "peer") for other in direct if other != case and other in MATCHED]
 
 
 def rounds_like(case: Case) -> list[Case]:
     """In low precision, the peer: it is on record how closely the gradients of ``case`` agree with it."""
     other = peer(case)
-    return [other] if case.precision != "fp32" and other in MATCHED and other != case else []
+    apart = other.engine != case.engine
+    return [other] if case.precision != "fp32" and other in MATCHED and apart else []
 
 
 def same_arithmetic(case: Case) -> bool:
@@ -217,3 +268,47 @@ EXPERIMENT = {
     "aligned DeepSpeed": _LOW_RATE.with_(precision="bf16-mixed", engine="zero3"),
 }
 """The published experiment at our size: FSDP "memory-constrained" and "aligned", and DeepSpeed's two twins."""
+
+
+_MOVING = ORACLE["curve"].with_(engine="zero3", world_size=2, steps=9)
+
+MIGRATION = [
+    *(
+        _MOVING.with_(engine=one, moves_to=other, precision=precision)
+        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3")) for precision in ("fp32", "bf16-mixed")
+    ),
+    _MOVING.with_(engine="zero3", moves_to="fsdp2", precision="bf16-mixed", carries="weights"),
+    _MOVING.with_(engine="fsdp1", moves_to="zero3", precision="bf16-mixed"),
+]
+"""From one engine to the other and back, a third of the steps each."""
+
+RANKS = [
+    *(
+        case.with_(world_size=ranks, steps=6)
+        for case in spread(ORACLE["curve"], ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",))
+        for ranks in (1, 4)
+    ),
+    *(
+        case.with_(world_size=4, sharding_degree=2, steps=6)
+        for case in spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("fp32", "bf16-mixed"))
+    ),
+]
+"""The gate runs on two ranks; here the same batch on one and on four, and on four that hold two copies."""
+
+_SOME = ("ddp", "fsdp1", "fsdp2", "zero2", "zero3")
+
+ARCHITECTURES = [
+    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), _SOME, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), _SOME, ("fp32",)),
+]
+"""Mixture of experts; parameters that never have a gradient. In fp32: which expert is chosen hangs by a rounding."""
+
+DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
+"""Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
+
+FULL = {
+    case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
+    if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
+    or (case.sharding_degree is not None and case.precision != "fp32")
+}
+"""Only with ``--full``: what the gate sees in a cheaper case."""

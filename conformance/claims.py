@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 
-from conformance.promises import reductions_per_step
+from conformance.promises import crosses, reductions_per_step
 from conformance.tolerances import fp32_rounding, reference_kind, reported_norm, tolerance
-from fixtures import verdict
+from fixtures import corpus, verdict
+from fixtures.freezing import trains
 from fixtures.observation import Observation
 from fixtures.spec import PRECISIONS, Case
 from fixtures.verdict import EPSILON, Claim, Finding
@@ -34,7 +36,7 @@ def reductions(seen: Observation) -> Iterator[Finding]:
     What one reduction of all gradients moves is known: an all-reduce takes them whole, a reduce-scatter takes them
     whole and gives a share back. Padding adds a little.
     """
-    whole = sum(len(values) for values in seen.group("parameters").values())
+    whole = sum(len(values) for name, values in seen.group("parameters").items() if crosses(seen.case, name))
     moved = 0.0
     for operation, by_dtype in seen.agreed("collectives").items():
         elements = sum(counted["elements"] for counted in by_dtype.values())
@@ -165,13 +167,14 @@ def comparable_parameters(
     observed, expected, scale = seen.group("parameters"), due.group("parameters"), parameter_scale(oracle)
     if _weights_dtype(oracle.case) == "float32" or set(observed) != set(expected):
         return observed, expected, scale
-    return _joined(observed), _joined(expected), {ALL: math.hypot(*scale.values())}
+    return joined(observed), joined(expected), {ALL: math.hypot(*scale.values())}
 
 
 ALL = "all parameters"
 
 
-def _joined(group: Mapping[str, array[float]]) -> dict[str, array[float]]:
+def joined(group: Mapping[str, array[float]]) -> dict[str, array[float]]:
+    """All tensors as one vector, in the order of their names."""
     whole = array("f")
     for name in sorted(group):
         whole.extend(group[name])
@@ -180,6 +183,49 @@ def _joined(group: Mapping[str, array[float]]) -> dict[str, array[float]]:
 
 def _weights_dtype(case: Case) -> str:
     return PRECISIONS[case.precision].master
+
+
+def rows(seen: Observation) -> Finding:
+    """Rung ``data``: in every step the ranks together train on the corpus' next rows, each once."""
+    case = seen.case
+    due = [list(corpus.rows_of_step(step, case.rows_per_step)) for step in range(1, case.steps + 1)]
+    claim = Claim(subject=case.id, rung="data", metric="rows of every step", reference="the corpus in order")
+    return verdict.sequence(claim, [sorted(step) for step in seen.rows], due)
+
+
+def training(seen: Observation, due: Observation, kind: str, scale: Observation | None = None) -> Iterator[Finding]:
+    """Rungs ``loss`` to ``parameters`` in one: what has no settings baseline of its own is judged by them.
+
+    :param scale: the oracle, where ``due`` is another engine: it says how far parameters have come.
+    """
+    yield from first_loss(seen, due, kind)
+    yield from first_gradients(seen, due, kind)
+    yield from later_norms(seen, due, kind)
+    yield from loss_curve(seen, due, kind)
+    yield from falling(seen)
+    yield from last_parameters(seen, due, scale or due, kind)
+
+
+def with_zeros(seen: Observation) -> Observation:
+    """``seen`` with zeros for parameters that have no gradient: some engines reduce zeros there, some nothing."""
+    found = dict(seen.tensors)
+    for name, value in seen.group("parameters").items():
+        found.setdefault(f"gradients/{name}", array("f", bytes(4 * len(value))))
+    same = dataclasses.replace(seen)
+    same.__dict__["tensors"] = found
+    return same
+
+
+def unmoved(seen: Observation, oracle: Observation) -> Iterator[Finding]:
+    """Rung ``parameters``: frozen weights end as they began, to the last bit, and have no gradient."""
+    began, ended = oracle.group("initial"), seen.group("parameters")
+    frozen = [name for name in began if not trains(seen.case, name)]
+    moved = [name for name in frozen if name not in ended or ended[name] != began[name]]
+    with_gradient = [name for name in frozen if name in seen.group("gradients")]
+    for metric, found in (("frozen weights that moved", moved), ("frozen weights with a gradient", with_gradient)):
+        claim = Claim(subject=seen.case.id, rung="parameters", metric=metric, reference="the weights it was handed")
+        observed = ", ".join(found[:3]) or f"none of {len(frozen)}"
+        yield verdict.holds(claim, bool(frozen) and not found, observed=observed, allowed="none, to the last bit")
 
 
 def counted_steps(seen: Observation) -> Iterator[Finding]:

@@ -25,7 +25,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fixtures.dialects import BUCKET_ELEMENTS
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, SEQUENCE_LENGTH, Case
+from fixtures.spec import ENGINES, PRECISIONS, Case
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
@@ -54,18 +54,24 @@ class Footprint:
 
 
 def due(case: Case, elements: int) -> Footprint:
-    """The bytes that a model of ``elements`` parameters needs on each rank of ``case``."""
-    engine = ENGINES[case.engine]
+    """The bytes that a model of ``elements`` parameters needs on each rank of ``case``.
+
+    Frozen weights are there, in the dtype that they were handed over in, and cost nothing else.
+    """
+    engine, precision = ENGINES[case.engine], PRECISIONS[case.precision]
     if engine.family == "deepspeed":
         return _deepspeed(case, elements)
-    master = BYTES[PRECISIONS[case.precision].master] * elements
+    frozen = frozen_elements(case)
+    master = BYTES[precision.master] * (elements - frozen)
     if engine.family == "ddp":
         return Footprint(
-            parameters=master, masters=0, gradients=master, optimizer_state=2 * master, unseen=master  # reducer buckets
+            parameters=BYTES[precision.master] * elements, masters=0, gradients=master, optimizer_state=2 * master,
+            unseen=master,  # reducer buckets
         )
-    part = master if engine.sharding_strategy == "NO_SHARD" else master / case.world_size
+    ranks = 1 if engine.sharding_strategy == "NO_SHARD" else case.world_size
+    part = master / ranks
     return Footprint(
-        parameters=part, masters=0, gradients=part, optimizer_state=2 * part,
+        parameters=part + BYTES[precision.load] * frozen / ranks, masters=0, gradients=part, optimizer_state=2 * part,
         # FSDP1's flat parameters keep their gradients until the next backward, whatever zero_grad does to their views.
         kept=part if engine.fsdp_version == 1 else 0,
     )
@@ -73,17 +79,20 @@ def due(case: Case, elements: int) -> Footprint:
 
 def _deepspeed(case: Case, elements: int) -> Footprint:
     precision, stage = PRECISIONS[case.precision], ENGINES[case.engine].zero_stage
-    low, master = BYTES[precision.compute] * elements, BYTES[precision.master] * elements
+    trained = elements - frozen_elements(case)
+    low, master = BYTES[precision.compute] * elements, BYTES[precision.master] * trained
     share = master / case.world_size
     if stage == 0:
         apart = case.precision == "bf16-mixed"
         return Footprint(
-            parameters=low, masters=master if apart else 0, gradients=low, optimizer_state=2 * master
+            parameters=low, masters=master if apart else 0, gradients=BYTES[precision.compute] * trained,
+            optimizer_state=2 * master,
         )
     if stage == 1 and case.precision == "bf16-mixed":
         # BF16_Optimizer: fp32 gradients whole on every rank, and the bf16 ones that backward has just made.
         return Footprint(
-            parameters=low, masters=share, gradients=master + low, optimizer_state=2 * share, kept=master
+            parameters=low, masters=share, gradients=master + BYTES[precision.compute] * trained,
+            optimizer_state=2 * share, kept=master,
         )
     if stage == 3:
         return Footprint(
@@ -99,7 +108,8 @@ def spared(case: Case, count: int) -> float:
     Aligned mode promises fp32 masters and leaves the gradients' dtype to the engine; the settings baseline tells which.
     """
     kept_low = case.engine == "zero2" and case.precision == "bf16-mixed"
-    return (BYTES["float32"] - BYTES["bfloat16"]) * count / case.world_size if kept_low else 0.0
+    trained = count - frozen_elements(case)
+    return (BYTES["float32"] - BYTES["bfloat16"]) * trained / case.world_size if kept_low else 0.0
 
 
 def slack(case: Case, part: str) -> int:
@@ -120,17 +130,49 @@ def slack(case: Case, part: str) -> int:
 
 def _beside(case: Case) -> int:
     """The batch in hand and the next one (ids and labels, int64), rotary frequencies, losses and flags."""
-    rows = 2 * 2 * 8 * SEQUENCE_LENGTH * case.rows_per_micro_batch
+    rows = 2 * 2 * 8 * case.sequence_length * case.rows_per_micro_batch
     return rows + 1024
+
+
+def frozen_elements(case: Case) -> int:
+    """Weights of a Llama that do not train."""
+    if case.frozen == "none":
+        return 0
+    config = case.architecture.config
+    embeddings = int(config["vocab_size"]) * int(config["hidden_size"])
+    return embeddings + ((case.architecture.layers - 1) * _block(case) if case.frozen == "lower" else 0)
+
+
+def _block(case: Case) -> int:
+    """Weights of a Llama's block: queries and output, keys and values, the MLP's three matrices, two norms."""
+    config = case.architecture.config
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    key_value = hidden * int(config["num_key_value_heads"]) // int(config["num_attention_heads"])
+    return 2 * hidden * hidden + 2 * hidden * key_value + 3 * hidden * inner + 2 * hidden
+
+
+def inside_blocks(case: Case) -> int:
+    """The least that the blocks of a Llama keep for their backward on each rank, in bytes.
+
+    In the compute dtype, per token: what its matrices multiply (the two normed inputs, the attention's output, the
+    MLP's product), the queries, keys and values, and of the MLP's activation its input, its output and its partner.
+    Whatever a norm or a cast keeps beside comes on top.
+    """
+    config, precision = case.architecture.config, PRECISIONS[case.precision]
+    hidden, inner = int(config["hidden_size"]), int(config["intermediate_size"])
+    key_value = hidden * int(config["num_key_value_heads"]) // int(config["num_attention_heads"])
+    per_token = 4 * hidden + 2 * key_value + 4 * inner
+    tokens = case.rows_per_micro_batch * case.sequence_length
+    return case.architecture.layers * tokens * per_token * BYTES[precision.compute]
 
 
 def _tensors(case: Case) -> int:
     """Parameters of a Llama: seven matrices and two norms per layer; two embeddings and a norm beside."""
-    return 9 * int(MODELS[case.model].config["num_hidden_layers"]) + 3
+    return 9 * int(case.architecture.config["num_hidden_layers"]) + 3
 
 
 def _largest(case: Case) -> int:
-    config = MODELS[case.model].config
+    config = case.architecture.config
     return int(config["hidden_size"]) * max(int(config["intermediate_size"]), int(config["vocab_size"]))
 
 

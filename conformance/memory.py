@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from conformance import footprint
 from conformance.footprint import BYTES, per_parameter
-from conformance.promises import look
+from conformance.promises import STATE, look, offloaded
 from fixtures import verdict
 from fixtures.dialects import settings
 from fixtures.observation import Observation, RankRecord
@@ -83,6 +83,69 @@ def upcast(aligned: Observation, constrained: Observation) -> Finding:
     return verdict.holds(
         claim, passed, observed=_spelled(observed), allowed=f"{due:,.0f} bytes +/- {room:,} of padding"
     )
+
+
+def checkpointing_saves(seen: Observation, without: Observation) -> Iterator[Finding]:
+    """At the end of forward the insides of the blocks are not there: at least their bytes fewer than without."""
+    due = footprint.inside_blocks(seen.case)
+    for rank, other in zip(seen.ranks, without.ranks, strict=True):
+        held, whole = (look(r.memory, "points.forward.activations") for r in (rank, other))
+        known = isinstance(held, int) and isinstance(whole, int)
+        claim = _claim(
+            seen.case, f"activations saved on rank {rank.rank}, end of forward", f"{without.case.id} holds all"
+        )
+        observed = _spelled(whole - held if known else None)
+        passed = known and held > 0 and whole - held >= due
+        yield verdict.holds(claim, passed, observed=observed, allowed=f"at least {due:,} bytes, the blocks' insides")
+
+
+def on_device(seen: Observation) -> Iterator[Finding]:
+    """What the engine says it keeps elsewhere is left out; the rest of its state is what must stay with the device.
+
+    On a CPU host and device are one memory. What is claimed there is which tensors the engine's own offload has taken,
+    by its own word and its own class (``engaged``), and that no other state is left than the arithmetic says.
+    """
+    for rank in seen.ranks:
+        count = elements(rank, seen.case)
+        due = footprint.due(seen.case, count)
+        stays = [part for part in STATE if part not in offloaded(seen.case)]
+        least = sum(getattr(due, part) for part in stays)
+        room = sum(footprint.slack(seen.case, part) for part in stays)
+        observed = device_bytes(rank)
+        claim = _claim(seen.case, f"state left on the device, rank {rank.rank}", "the engine's arithmetic")
+        passed = observed is not None and count > 0 and least <= observed <= least + room
+        yield verdict.holds(claim, passed, observed=_spelled(observed), allowed=f"{least:,.0f} bytes and {room:,} more")
+
+
+def device_bytes(rank: RankRecord) -> int | None:
+    """Bytes of a rank's state, about to step, that its engine does not keep in the host's memory."""
+    elsewhere = look(rank.engaged, "offload.on") or {}
+    found = [look(rank.memory, f"points.{UPDATE}.{part}") for part in STATE if part not in elsewhere]
+    return sum(found) if all(isinstance(value, int) for value in found) else None
+
+
+def offload_is_lower(seen: Observation, without: Observation) -> Iterator[Finding]:
+    """Less of the state stays on the device than without offload."""
+    for rank, other in zip(seen.ranks, without.ranks, strict=True):
+        held, whole = device_bytes(rank), device_bytes(other)
+        claim = _claim(seen.case, f"state left on the device, rank {rank.rank}, with offload", without.case.id)
+        passed = held is not None and whole is not None and held < whole
+        yield verdict.holds(claim, passed, observed=_spelled(held), allowed=f"less than {_spelled(whole)}")
+
+
+def resumed(seen: Observation) -> Iterator[Finding]:
+    """Once its state was saved and loaded again, a run holds what it held before, to the byte."""
+    middle = seen.case.steps // 2
+    for rank in seen.ranks:
+        after: Sequence[int] = look(rank.memory, "after_steps") or ()
+        claim = _claim(seen.case, f"live bytes after steps on rank {rank.rank}, resumed", "before the save")
+        # After the last step there is no next batch in hand.
+        before, later = after[GROWING_STEPS:middle], after[middle + 1:-1]
+        if len(after) != seen.case.steps or not before or not later:
+            yield verdict.holds(claim, False, observed=f"{len(after)} steps recorded", allowed="all of them")
+            continue
+        changed = min(later) - min(before)
+        yield verdict.holds(claim, changed == 0, observed=f"{changed:+,} bytes", allowed=f"{min(before):,} as before")
 
 
 PEAK_MARGIN = 0.05

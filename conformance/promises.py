@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
+from fixtures import verdict
+from fixtures.freezing import trains
+from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.verdict import Claim, Finding
 
 WRAPPERS = {
     ("plain", None): "none",
@@ -19,15 +22,18 @@ WRAPPERS = {
 def engaged(case: Case) -> dict[str, Any]:
     """What the live engine must say of itself: the asked wrapper, ranks, stage, strategy, and every layer a unit."""
     engine = ENGINES[case.engine]
-    layer, layers = MODELS[case.model].layer_class, _layers(case)
     due: dict[str, Any] = {"wrapper": WRAPPERS[engine.family, engine.fsdp_version], "world_size": case.world_size}
     if engine.fsdp_version == 1:
-        due |= {"sharding_strategy": [engine.sharding_strategy], f"units.{layer}": layers}
+        hybrid = case.sharding_degree is not None
+        strategy = "HYBRID_SHARD" if hybrid else engine.sharding_strategy
+        # A single rank has nobody to share with, and FSDP1 says so.
+        due |= {"sharding_strategy": ["NO_SHARD" if case.world_size == 1 else strategy]}
+        if hybrid:
+            due["world_size"] = case.sharding_degree  # of the ranks that divide one copy
     if engine.fsdp_version == 2:
-        due |= {
-            "placements": ["(Shard(dim=0),)"], "whole_parameters": 0, f"units.{layer}": layers,
-            f"reshard_after_forward.{layer}": [engine.reshard_after_forward],
-        }
+        mesh = "(Shard(dim=0),)" if case.sharding_degree is None else "(Replicate(), Shard(dim=0))"
+        due |= {"placements": [mesh], "whole_parameters": 0}
+    due |= _units(case)
     if engine.zero_stage is not None:
         due["zero_stage"] = engine.zero_stage
     if engine.zero_stage == 3:
@@ -35,7 +41,64 @@ def engaged(case: Case) -> dict[str, Any]:
         # By default ZeRO-3 leaves parameters below 100,000 elements whole on every rank: all of ours.
         if case.dialect == "matched":
             due["persistent_parameters"] = 0
+    if case.activation_checkpointing:
+        due[f"checkpointed.{case.architecture.layer_class}"] = case.architecture.layers
+    if case.offload != "none":
+        due["offload"] = _offload(case)
     return due
+
+
+def _units(case: Case) -> dict[str, Any]:
+    """Every layer is a unit, where its class is known; of units by size the settings baseline tells which."""
+    engine, layer = ENGINES[case.engine], case.architecture.layer_class
+    if engine.family != "fsdp" or not layer or case.min_num_params is not None:
+        return {}
+    due: dict[str, Any] = {f"units.{layer}": case.architecture.layers}
+    if engine.fsdp_version == 2:
+        due[f"reshard_after_forward.{layer}"] = [engine.reshard_after_forward]
+    return due
+
+
+def engagement(case: Case, found: Mapping[str, Any], leg: str = "") -> list[Finding]:
+    """What the live engine says of itself, against :func:`engaged`."""
+    return [
+        verdict.same(
+            Claim(subject=case.id, rung="engaged", metric=f"{name}{leg}", reference="what the case asks for"),
+            look(found, name), due,
+        )
+        for name, due in engaged(case).items()
+    ]
+
+
+STATE = ("parameters", "masters", "gradients", "optimizer_state")
+
+
+def offloaded(case: Case) -> tuple[str, ...]:
+    """The parts of a rank's state that the engine keeps in the host's memory; FSDP's shards are their own masters."""
+    if case.offload == "none":
+        return ()
+    if ENGINES[case.engine].family == "fsdp":
+        return ("parameters", "gradients", "optimizer_state")
+    return STATE if case.offload == "parameters" else STATE[1:]
+
+
+def _offload(case: Case) -> dict[str, Any]:
+    """What an engine must say of its offload, read after a step: by which class, and on which device each part is."""
+    engine = ENGINES[case.engine]
+    on = {part: ["cpu"] for part in offloaded(case)}
+    if engine.family == "fsdp":
+        # Users let gradients go after the step; with them on another device than the weights there would be no step.
+        return {"units": ["CPUOffloadPolicy" if engine.fsdp_version == 2 else "True"], "on": {**on, "gradients": []}}
+    return {"optimizer": True, "parameters": case.offload == "parameters", "stepped_by": "DeepSpeedCPUAdam", "on": on}
+
+
+def crosses(case: Case, name: str) -> bool:
+    """Whether the gradient of the weight ``name`` is reduced over the ranks.
+
+    All that train; on FSDP1 also those that share a unit with one that does: its flat gradient is reduced as a whole.
+    """
+    mixed = ENGINES[case.engine].fsdp_version == 1 and trains(case.with_(frozen="embeddings"), name) is False
+    return trains(case, name) or mixed
 
 
 def numbers(case: Case) -> dict[str, Any]:
@@ -48,11 +111,6 @@ def numbers(case: Case) -> dict[str, Any]:
             "engine_gradient_clipping": case.max_grad_norm or 0.0,
         }
     return due
-
-
-def _layers(case: Case) -> int:
-    config = MODELS[case.model].config
-    return int(config.get("num_hidden_layers", config.get("n_layer", 0)))
 
 
 def reductions_per_step(case: Case) -> int:
@@ -107,6 +165,8 @@ def dtypes(case: Case) -> dict[str, list[str]]:
     if case.outputs == "logits" and _hands_on_compute_dtype(case):
         due["outputs"] = precision.compute
     wanted = {name: [dtype] for name, dtype in due.items()}
+    if case.frozen != "none":
+        wanted["frozen"] = _frozen(case)
     if case.optimizer == "sgd":
         wanted["optimizer_state"] = []
     if case.model.startswith("gpt2"):
@@ -114,6 +174,19 @@ def dtypes(case: Case) -> dict[str, list[str]]:
     if engine.family == "plain":
         wanted["reduction"] = []
     return wanted
+
+
+def _frozen(case: Case) -> list[str]:
+    """Nothing upcasts frozen weights; FSDP1 does with those that share a unit with one that trains.
+
+    Its outermost unit holds embeddings and head together; frozen blocks are units of their own.
+    """
+    engine, precision = ENGINES[case.engine], PRECISIONS[case.precision]
+    if not engine.fsdp_version and not engine.zero_stage:
+        return [precision.master]
+    if engine.fsdp_version == 1:
+        return sorted({precision.master, precision.load} if case.frozen == "lower" else {precision.master})
+    return [precision.load]
 
 
 def _hands_on_compute_dtype(case: Case) -> bool:

@@ -4,7 +4,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from conformance import claims, continuity
-from conformance.catalogue import CHECKPOINTS, RESUMED, params, references
+from conformance.catalogue import CHECKPOINTS, CONTINUED, params, references
 from fixtures.baseline import unchanged
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
@@ -16,13 +16,13 @@ def test_saving_changes_nothing(case: Case, trained: Trained, judge: Judge) -> N
     judge(claims.loss_curve(trained(case), trained(due), kind) for due, kind in references(case))
 
 
-@pytest.mark.parametrize("case", params(RESUMED))
+@pytest.mark.parametrize("case", params(CONTINUED))
 def test_state_is_restored(case: Case, trained: Trained, judge: Judge) -> None:
     """Weights, masters, optimizer state, step counters, scheduler and random generators are as saved, on each rank."""
     judge(continuity.restored(trained(case), trained(case.with_(resumed=False))))
 
 
-@pytest.mark.parametrize("case", params(RESUMED))
+@pytest.mark.parametrize("case", params(CONTINUED))
 def test_resumed_run_continues(case: Case, trained: Trained, judge: Judge) -> None:
     """Loss, gradient norm, rates, rows and random numbers of every step after, and the last weights, are the same."""
     seen, due = trained(case), trained(case.with_(resumed=False))

@@ -3,11 +3,23 @@
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance import memory
-from conformance.catalogue import FITS, LEAKS, MEMORY, params, partners
+from conformance import memory, promises
+from conformance.catalogue import (
+    CHECKPOINTED,
+    FITS,
+    LEAKS,
+    MEMORY,
+    OFFLOADED,
+    RESUMED,
+    kept_whole,
+    params,
+    partners,
+)
+from fixtures import verdict
 from fixtures.baseline import no_more
 from fixtures.judging import Judge, Observe, Trained
 from fixtures.spec import Case
+from fixtures.verdict import Claim
 
 
 @pytest.mark.parametrize("case", params(MEMORY))
@@ -34,6 +46,31 @@ def test_the_upcast_costs_what_it_must(case: Case, trained: Trained, judge: Judg
     """Aligned mode keeps fp32 where memory-constrained mode keeps bf16: that, and nothing else, is the difference."""
     constrained = next(c for c in MEMORY if (c.engine, c.precision) == (case.engine, "bf16-true"))
     judge(memory.upcast(trained(case), trained(constrained)))
+
+
+@pytest.mark.parametrize("case", params(CHECKPOINTED))
+def test_checkpointing_saves_activations(case: Case, trained: Trained, judge: Judge) -> None:
+    """Activation checkpointing lets go of what is inside the blocks, all of it."""
+    judge(memory.checkpointing_saves(trained(case), trained(kept_whole(case))))
+
+
+@pytest.mark.parametrize("case", params(OFFLOADED))
+def test_offload_is_lower_still(case: Case, trained: Trained, judge: Judge) -> None:
+    """State that the engine keeps in the host's memory is none of the device's: what stays is as derived, and less."""
+    seen = trained(case)
+    judge(
+        verdict.same(
+            Claim(subject=case.id, rung="memory", metric="offload", reference="what the case asks for"),
+            seen.in_force()["engaged"].get("offload"), promises.engaged(case)["offload"],
+        ),
+        memory.on_device(seen), memory.offload_is_lower(seen, trained(kept_whole(case))),
+    )
+
+
+@pytest.mark.parametrize("case", params(RESUMED))
+def test_a_resume_leaves_nothing_behind(case: Case, trained: Trained, judge: Judge) -> None:
+    """Live bytes after the steps that follow a save and a load are those of before, to the byte."""
+    judge(memory.resumed(trained(case)))
 
 
 @pytest.mark.parametrize("case", params(LEAKS))

@@ -3,7 +3,7 @@
 import pytest
 
 from conformance import claims
-from conformance.catalogue import MATCHED, params, references
+from conformance.catalogue import FROZEN, MATCHED, params, references
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
 
@@ -16,3 +16,9 @@ def test_parameters_agree(case: Case, trained: Trained, judge: Judge) -> None:
         claims.counted_steps(seen),
         [claims.last_parameters(seen, trained(due), oracle, kind) for due, kind in references(case)],
     )
+
+
+@pytest.mark.parametrize("case", params(FROZEN))
+def test_frozen_weights_stay(case: Case, trained: Trained, judge: Judge) -> None:
+    """Not one bit of a frozen weight changes, and none has a gradient."""
+    judge(claims.unmoved(trained(case), trained(case.oracle)))

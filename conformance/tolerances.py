@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.files import RecordError
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
+from fixtures.spec import ENGINES, PRECISIONS, Case
 from fixtures.verdict import EPSILON, Tolerance
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"
@@ -83,7 +83,7 @@ def key(case: Case, kind: str) -> str:
 
 def _roundings(case: Case, metric: str) -> float:
     """``f(depth, steps)``: how often a rounding can enter before the number is read."""
-    config: Mapping[str, Any] = MODELS[case.model].config
+    config: Mapping[str, Any] = case.architecture.config
     # Matrix multiplications in a row, forward and back: attention in and out, MLP up and down, per layer.
     depth = 2 * 4 * int(config.get("num_hidden_layers", config.get("n_layer", 0)))
     if metric == "gradients":

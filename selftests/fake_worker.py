@@ -98,6 +98,14 @@ def is_killed(run_dir: Path, rank: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def is_killed_late(run_dir: Path, rank: int) -> None:
+    """As above, but rank 0, which lost its peer, is the first whose end is seen."""
+    if rank == 0:
+        raise ConnectionError("Connection closed by peer")
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def exits_with_3(run_dir: Path, rank: int) -> None:
     """Rank 1 leaves without a word."""
     if rank == 0:
@@ -147,7 +155,7 @@ def kills_template(run_dir: Path, rank: int) -> None:
 FAULTS = {
     function.__name__: function
     for function in (
-        hangs, one_hangs, ignores_signals, raises, segfaults, is_killed, exits_with_3, leaves_early, both_account,
-        has_children, has_children_and_hangs, imports_framework, kills_template,
+        hangs, one_hangs, ignores_signals, raises, segfaults, is_killed, is_killed_late, exits_with_3, leaves_early,
+        both_account, has_children, has_children_and_hangs, imports_framework, kills_template,
     )
 }

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.baseline import changes, stale
+from fixtures.baseline import stale
+from fixtures.changes import changes
 from selftests.plugin_fakes import CASE, OTHER, Suite
 
 BODY = """

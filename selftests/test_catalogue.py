@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 from conformance.catalogue import (
+    ARCHITECTURES,
+    CHECKPOINTED,
     CHECKPOINTS,
+    CONTINUED,
     DISTRIBUTED,
+    DROPOUT,
     EPOCHS,
     EXPERIMENT,
     FITS,
@@ -21,6 +25,9 @@ from conformance.catalogue import (
     LEAKS,
     MATCHED,
     MEMORY,
+    MIGRATION,
+    OFFLOADED,
+    RANKS,
     RESUMED,
     SCHEDULED,
     STOCK,
@@ -32,15 +39,28 @@ from conformance.catalogue import (
     platforms,
     references,
     rounds_like,
+    without,
 )
 from fixtures import known_failures
 from fixtures.baseline import stale
 from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
-from fixtures.spec import ENGINES, LOOPS, MODELS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, SCHEDULES, Case
+from fixtures.spec import (
+    ENGINES,
+    LOOPS,
+    MODELS,
+    OFFLOADS,
+    OPTIMIZERS,
+    OUTPUTS,
+    PLATFORMS,
+    PRECISIONS,
+    SCHEDULES,
+    Case,
+)
+from fixtures.spec import FROZEN as FROZEN_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
-OVER_TIME = [*SCHEDULED, *RESUMED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
-EVERY = [*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *FITS, *OVER_TIME]
+OVER_TIME = (*SCHEDULED, *CONTINUED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED)
+EVERY = (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *RESUMED, *FITS, *OVER_TIME)
 ON_CPU = [case for case in EVERY if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
 
@@ -70,7 +90,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK, *MEMORY, *FITS]
+    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}
@@ -99,12 +119,20 @@ def test_a_case_is_marked_for_where_it_can_run(precision: str) -> None:
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in MATCHED])
 def test_every_case_has_its_references(case: Case) -> None:
-    """First its oracle, one plain process over the same batch; then, if any, a peer that is itself in the gate."""
+    """First its oracle, one plain process over the same batch; then, if any, a peer that is itself in the gate.
+
+    A case that saves memory is compared with itself without that, on the same engine.
+    """
     (oracle, _), *peers = references(case)
     assert (oracle.engine, oracle.world_size, oracle.accumulation_steps, oracle.outputs) == ("plain", 1, 1, "logits")
-    training = ("model", "precision", "optimizer", "learning_rate", "steps", "max_grad_norm")
+    training = (
+        "model", "precision", "optimizer", "learning_rate", "steps", "max_grad_norm", "frozen", "sequence_length"
+    )
     assert [getattr(oracle, name) for name in training] == [getattr(case, name) for name in training]
-    assert [due for due, _ in peers] in ([], [peer(case)])
+    saving = [] if without(case) == case or without(case) == peer(case) else [without(case)]
+    assert [due for due, _ in peers] in (saving, [peer(case), *saving])
+    assert {kind for _, kind in peers} <= {"peer"}
+    assert case == without(case) or without(case) in [due for due, _ in peers]
 
 
 def test_every_fp32_case_is_compared_directly() -> None:
@@ -118,6 +146,25 @@ def test_rounding_is_on_record_for_low_precision_alone() -> None:
     compared = [case for case in MATCHED if rounds_like(case)]
     assert {case.precision for case in compared} == set(PRECISIONS) - {"fp32"}
     assert {case.engine for case in compared} == set(DISTRIBUTED) - {"zero3"}
+
+
+def test_every_way_to_save_memory_is_gated() -> None:
+    """Activation checkpointing and frozen weights on every family, each kind of offload, size-based units."""
+    five = {"ddp", "fsdp1", "fsdp2", "zero2", "zero3"}
+    assert {case.engine for case in MATCHED if case.activation_checkpointing} == five
+    assert {case.engine for case in CHECKPOINTED} == five
+    assert {case.engine for case in MATCHED if case.frozen == "lower"} == five
+    assert {case.frozen for case in MATCHED} == set(FROZEN_WORDS)
+    assert {case.offload for case in OFFLOADED} == set(OFFLOADS) - {"none"}
+    assert {(case.engine, case.offload) for case in OFFLOADED} <= {(case.engine, case.offload) for case in MATCHED}
+    assert any(case.min_num_params for case in MATCHED)
+    assert {case.engine for case in RESUMED} == {case.engine for case in LEAKS}
+
+
+def test_fsdp1_offloads_on_a_device_alone() -> None:
+    """On a CPU it would add the last step's gradient to each: host and device are one."""
+    (case,) = (case for case in MATCHED if case.engine == "fsdp1" and case.offload != "none")
+    assert set(platforms(case)) == set(PLATFORMS) - {"cpu"}
 
 
 def test_every_engine_is_held_to_its_arithmetic() -> None:

@@ -1,4 +1,4 @@
-"""The three circles: what a module of ``fixtures/`` and ``conformance/`` may import.
+"""The three circles: what a module of ``fixtures/``, ``conformance/`` and ``gate/`` may import.
 
 * **pure**: the standard library and other pure modules. A recorded run can be judged anywhere.
 * **pytest**: also pytest and its like, never a framework. Collection is quick, and pytest owns no CUDA context.
@@ -28,6 +28,7 @@ CIRCLES: Mapping[str, str] = {
     "conformance.epochs": "pure",
     "conformance.footprint": "pure",
     "conformance.memory": "pure",
+    "conformance.own_model": "pure",
     "conformance.promises": "pure",
     "conformance.test_*": "pytest",
     "conformance.tolerances": "pure",
@@ -36,6 +37,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.baseline": "pytest",
     "fixtures.checkpoints": "ranks",
     "fixtures.checkpoints.*": "ranks",
+    "fixtures.changes": "pure",
     "fixtures.corpus": "pure",
     "fixtures.dialects": "pure",
     "fixtures.engines": "ranks",
@@ -44,35 +46,85 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.epochs.*": "ranks",
     "fixtures.extension_cache": "pure",
     "fixtures.files": "pure",
+    "fixtures.freezing": "pure",
     "fixtures.extensions": "pytest",
     "fixtures.faults": "ranks",
+    "fixtures.gpu": "ranks",
+    "fixtures.gpu.*": "ranks",
     "fixtures.judging": "pytest",
     "fixtures.known_failures": "pure",
     "fixtures.launch": "pytest",
+    "fixtures.legs": "ranks",
     "fixtures.limit": "ranks",
     "fixtures.live": "pytest",
+    "fixtures.max_batch": "pure",
+    "fixtures.max_batch.evidence": "pure",
+    "fixtures.max_batch.picture": "pytest",
+    "fixtures.max_batch.plugin": "pytest",
+    "fixtures.max_batch.report": "pytest",
+    "fixtures.max_batch.search": "pure",
+    "fixtures.max_batch.subject": "pure",
     "fixtures.memory": "ranks",
+    "fixtures.migration": "ranks",
     "fixtures.models": "ranks",
     "fixtures.observation": "pure",
     "fixtures.options": "pytest",
     "fixtures.outside": "pytest",
     "fixtures.overhead": "pytest",
     "fixtures.packages": "pytest",
+    "fixtures.phases": "pure",
     "fixtures.platforms": "pytest",
     "fixtures.plots": "pytest",
     "fixtures.plugin": "pytest",
     "fixtures.probes": "ranks",
+    "fixtures.resuming": "ranks",
+    "fixtures.report": "pure",
+    "fixtures.report.*": "pytest",
+    "fixtures.report.charts": "pure",
     "fixtures.schedules": "pure",
     "fixtures.session": "pytest",
     "fixtures.soak": "pytest",
     "fixtures.spec": "pure",
     "fixtures.summary": "pytest",
+    "fixtures.system_kills": "pure",
     "fixtures.template": "ranks",
     "fixtures.trainer": "ranks",
     "fixtures.trainer.*": "ranks",
     "fixtures.training": "ranks",
+    "fixtures.translate": "pure",
+    "fixtures.translate.*": "pure",
+    "fixtures.translate.__main__": "pytest",
+    "fixtures.translate.files": "pytest",
+    "fixtures.recipes": "pure",
+    "fixtures.recipes.*": "pure",
+    "fixtures.recipes.given": "pytest",
+    "fixtures.turns": "pure",
     "fixtures.verdict": "pure",
     "fixtures.worker": "ranks",
+    "gate": "pure",
+    "gate.__main__": "pytest",
+    "gate.asked": "pytest",
+    "gate.attribution": "pytest",
+    "gate.attribution_text": "pure",
+    "gate.bisection": "pure",
+    "gate.comparing": "pytest",
+    "gate.comparison": "pure",
+    "gate.crossing": "pytest",
+    "gate.environments": "pytest",
+    "gate.gating": "pytest",
+    "gate.imports": "ranks",
+    "gate.matrix": "pytest",
+    "gate.matrix_page": "pure",
+    "gate.pip": "pytest",
+    "gate.plan": "pytest",
+    "gate.power": "pytest",
+    "gate.problems": "pure",
+    "gate.records": "pure",
+    "gate.regressions": "pytest",
+    "gate.report": "pure",
+    "gate.runs": "pytest",
+    "gate.symptoms": "pure",
+    "gate.verdict": "pure",
 }
 """Every module and its circle; ``*`` stands for one file name. A new module gets a line here."""
 
@@ -85,7 +137,7 @@ FOREIGN = {"pytest": FRAMEWORKS, "ranks": HARNESS}
 
 def read_sources() -> dict[str, str]:
     """The text of every module, by dotted name."""
-    files = sorted(path for folder in ("conformance", "fixtures") for path in (ROOT / folder).rglob("*.py"))
+    files = sorted(path for folder in ("conformance", "fixtures", "gate") for path in (ROOT / folder).rglob("*.py"))
     return {_dotted(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in files}
 
 
@@ -155,9 +207,12 @@ def breaches(sources: Mapping[str, str], circles: Mapping[str, str]) -> list[str
 def _reason(module: str, circle: str, target: str, circles: Mapping[str, str]) -> str | None:
     """Why ``module`` may not import ``target``; ``None`` if it may."""
     package = target.partition(".")[0]
-    if package in {"fixtures", "conformance"}:
-        if module.partition(".")[0] == "fixtures" and package == "conformance":
+    if package in {"fixtures", "conformance", "gate"}:
+        own = module.partition(".")[0]
+        if own == "fixtures" and package == "conformance":
             return "fixtures/ knows nothing of conformance/"
+        if own != "gate" and package == "gate":
+            return f"{own}/ knows nothing of gate/"
         other = circle_of(target, circles)
         return None if other is None or other in MAY_IMPORT[circle] else f"{circle} may not import {other}"
     if circle == "pure":
@@ -201,6 +256,8 @@ def test_every_line_of_the_table_names_a_module() -> None:
         ("fixtures.engines.ddp", "from ..launch import run", "imports fixtures.launch: ranks may not import pytest"),
         ("fixtures.engines", "from ..launch import Launcher", "imports fixtures.launch: ranks may not import pytest"),
         ("fixtures.launch", "import conformance.claims", "imports conformance.claims: fixtures/ knows nothing of"),
+        ("fixtures.launch", "import gate", "imports gate: fixtures/ knows nothing of gate/"),
+        ("conformance.test_new", "from gate import runs", "knows nothing of gate/"),
         ("conformance.test_new", "import torch", "imports torch: pytest may not import torch"),
         ("fixtures.brand_new", "", "is in no circle"),
         ("fixtures.engines.deep.down", "", "is in no circle"),

@@ -38,6 +38,17 @@ def test_a_row_is_a_piece_of_the_text(number: int) -> None:
     assert piece.labelled_tokens == kept - 1
 
 
+@pytest.mark.parametrize("length", [2, 32, 128, 256, 1024])
+def test_rows_may_have_another_length(length: int) -> None:
+    """They follow each other in the text, keep labels unevenly, and each has at least one that counts."""
+    rows = [row(number, length=length) for number in range(16)]
+    assert b"".join(bytes(one.input_ids) for one in rows) == text()[:16 * length]
+    assert all(1 <= one.labelled_tokens < length for one in rows)
+    assert len({one.labelled_tokens for one in rows}) >= min(length - 1, 10)
+    case = Case(model="llama-tiny", engine="ddp", precision="fp32", sequence_length=length)
+    assert labelled_tokens_of(case, 2) == sum(one.labelled_tokens for one in rows[8:])
+
+
 def test_every_token_is_in_every_vocabulary() -> None:
     """A byte is below 256, and no model knows fewer words."""
     tokens = {token for step in STEPS for number in rows_of_step(step) for token in row(number).input_ids}

@@ -101,6 +101,37 @@ def test_clipping_is_the_cases(engine: str) -> None:
     assert settings(CASE.with_(engine=engine, max_grad_norm=0.5))["deepspeed"]["gradient_clipping"] == 0.5
 
 
+FEATURES: list[tuple[tuple[str, ...], dict[str, Any], str, Any]] = [
+    # As users turn it on: FSDP's plugin has a flag, everyone else tells the model.
+    ((*FSDP1, *FSDP2), {"activation_checkpointing": True}, "fsdp.activation_checkpointing", True),
+    ((*FSDP1, *FSDP2), {"activation_checkpointing": True}, "model", None),
+    (("ddp", *ZERO), {"activation_checkpointing": True}, "model.activation_checkpointing", True),
+    ((*FSDP1, *FSDP2), {"offload": "parameters"}, "fsdp.cpu_offload", True),
+    (SHARDED_ZERO, {"offload": "optimizer"}, "deepspeed.zero_optimization.offload_optimizer", {"device": "cpu"}),
+    (SHARDED_ZERO, {"offload": "optimizer"}, "deepspeed.zero_optimization.offload_param", None),
+    (("zero3",), {"offload": "parameters"}, "deepspeed.zero_optimization.offload_param", {"device": "cpu"}),
+    (("zero3",), {"offload": "parameters"}, "deepspeed.zero_optimization.offload_optimizer", {"device": "cpu"}),
+    (FSDP1, {"min_num_params": 7}, "fsdp.auto_wrap_policy", "size_based_wrap"),
+    (FSDP1, {"min_num_params": 7}, "fsdp.min_num_params", 7),
+    (FSDP1, {"min_num_params": 7}, "fsdp.transformer_cls_names_to_wrap", None),
+    # Not said unless it is asked for.
+    ((*FSDP1, *FSDP2), {}, "fsdp.activation_checkpointing", None),
+    ((*FSDP1, *FSDP2), {}, "fsdp.cpu_offload", None),
+    (DISTRIBUTED, {}, "model", None),
+    (ZERO, {}, "deepspeed.zero_optimization.offload_optimizer", None),
+]
+
+
+@pytest.mark.parametrize("dialect", ["matched", "stock"])
+@pytest.mark.parametrize(("engines", "changes", "path", "due"), FEATURES)
+def test_memory_features_are_told(
+    engines: tuple[str, ...], changes: dict[str, Any], path: str, due: Any, dialect: str
+) -> None:
+    """In the engine's own words, whatever the dialect: a feature that was asked for is asked for."""
+    said = [look(settings(CASE.with_(engine=name, dialect=dialect, **changes)), path) for name in engines]
+    assert said == [due] * len(engines)
+
+
 PLUGIN = {"auto_wrap_policy": "transformer_based_wrap", "transformer_cls_names_to_wrap": ["LlamaDecoderLayer"]}
 STOCK_SETTINGS: dict[str, dict[str, Any]] = {
     "ddp": {},

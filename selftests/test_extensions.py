@@ -1,4 +1,4 @@
-"""The cache of DeepSpeed's compiled extension. With a fake deepspeed: nothing is compiled, torch is not imported."""
+"""The cache of DeepSpeed's compiled extensions. With a fake deepspeed: nothing is compiled, torch is not imported."""
 
 from __future__ import annotations
 
@@ -17,16 +17,19 @@ ROOT = Path(__file__).resolve().parent.parent
 BUILDER = """
 import os, pathlib, time
 class ShareMemCommBuilder:
+    name = "deepspeed_shm_comm"
     def is_compatible(self, verbose=True):
         return True
     def load(self, verbose=True):
-        folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], "deepspeed_shm_comm")
+        folder = pathlib.Path(os.environ["TORCH_EXTENSIONS_DIR"], self.name)
         folder.mkdir(exist_ok=True)
         while (folder / "lock").exists():
             time.sleep(0.01)
         with (folder / "builds").open("a") as stream:
             stream.write("built\\n")
         {ending}
+class CPUAdamBuilder(ShareMemCommBuilder):
+    name = "cpu_adam"
 """
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -86,25 +89,37 @@ def test_it_is_built_once(tmp_path: Path) -> None:
     ]
     assert [process.wait(60) for process in together] == [0, 0]
     assert build(tmp_path, site).returncode == 0
-    (builds,) = tmp_path.rglob("builds")
-    assert builds.read_text() == "built\n"
+    assert [path.read_text() for path in tmp_path.rglob("builds")] == ["built\n", "built\n"]
 
 
-def test_a_killed_build_does_not_block_the_next(tmp_path: Path) -> None:
+def test_one_extension_is_not_enough(tmp_path: Path) -> None:
+    """A folder from when there was one alone, or one whose list cannot be read, is built again."""
+    site = lay_over(tmp_path / "site", version="1")
+    marker = directory(tmp_path, site) / extension_cache.MARKER
+    marker.parent.mkdir(parents=True)
+    marker.touch()
+    assert build(tmp_path, site).returncode == 0
+    assert marker.read_text().split() == list(extension_cache.EXTENSIONS)
+    assert len(list(tmp_path.rglob("builds"))) == 2
+
+
+@pytest.mark.parametrize("name", extension_cache.EXTENSIONS)
+def test_a_killed_build_does_not_block_the_next(name: str, tmp_path: Path) -> None:
     """Torch's lock file of a build that was killed is removed."""
     site = lay_over(tmp_path / "site", version="1")
-    lock = directory(tmp_path, site) / extensions.NAME / "lock"
+    lock = directory(tmp_path, site) / name / "lock"
     lock.parent.mkdir(parents=True)
     lock.touch()
     assert build(tmp_path, site).returncode == 0
     assert not lock.exists()
 
 
-def test_an_old_lock_is_removed_even_when_built(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", extension_cache.EXTENSIONS)
+def test_an_old_lock_is_removed_even_when_built(name: str, tmp_path: Path) -> None:
     """A rank that was killed while it loaded the extension does not block the ranks after it."""
     site = lay_over(tmp_path / "site", version="1")
     assert build(tmp_path, site).returncode == 0
-    lock = directory(tmp_path, site) / extensions.NAME / "lock"
+    lock = directory(tmp_path, site) / name / "lock"
     lock.touch()
     assert build(tmp_path, site).returncode == 0
     assert lock.exists()
@@ -118,14 +133,14 @@ def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:
     done = build(tmp_path, lay_over(tmp_path / "site", version="1"), CXX="no-such-compiler")
     assert done.returncode == 4
     assert done.stderr == (
-        "error: DeepSpeed needs a C++ compiler (no-such-compiler) to build deepspeed_shm_comm, and there is none on "
-        "PATH: install one (Debian, Ubuntu: apt install g++) or set CXX\n"
+        "error: building DeepSpeed's extensions needs a C++ compiler (no-such-compiler), and there is none on PATH: "
+        "install one (Debian, Ubuntu: apt install g++) or set CXX\n"
     )
 
 
 def test_a_missing_ninja_is_one_clear_line(tmp_path: Path) -> None:
     """Torch's loader needs ninja as well."""
-    with pytest.raises(extensions.ExtensionError, match=r"^DeepSpeed needs the ninja .*: pip install ninja$"):
+    with pytest.raises(extensions.ExtensionError, match=r"^building .* needs the ninja .*: pip install ninja$"):
         extensions.check_tools({"PATH": str(tmp_path), "CXX": sys.executable})
 
 

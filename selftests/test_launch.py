@@ -27,7 +27,7 @@ def request(fault: str | None = None) -> Request:
 @pytest.fixture(scope="module")
 def launcher() -> Iterator[Launcher]:
     """One launcher for all tests here: each of them would suffer from what the one before left behind."""
-    with Launcher(worker="selftests.fake_worker", preload=(), grace_seconds=0.4) as shared:
+    with Launcher(worker="selftests.fake_worker", preload=(), grace_seconds=0.4, kills=lambda: 7) as shared:
         yield shared
 
 
@@ -80,7 +80,7 @@ def test_an_exception_is_told_with_its_traceback(run: Run) -> None:
     ("fault", "message"),
     [
         ("segfaults", "killed by SIGSEGV"),
-        ("is_killed", "killed by SIGKILL (by the system's memory killer?)"),
+        ("is_killed", "killed by SIGKILL, not by the system's memory killer (its count stayed at 7)"),
         ("exits_with_3", "exit status 3"),
     ],
 )
@@ -91,6 +91,29 @@ def test_a_silent_death_is_told_by_the_launcher(run: Run, fault: str, message: s
     assert observation.error is not None
     assert (observation.error["rank"], observation.error["message"]) == (1, message)
     assert "rank 1 of 2" in observation.error["log_tail"]
+
+
+@pytest.mark.parametrize("fault", ["is_killed", "is_killed_late"])
+@pytest.mark.parametrize(
+    ("counts", "kind", "words"),
+    [
+        ((3, 4), "KilledBySystem", "by the system's memory killer (its count rose from 3 to 4): the machine was full"),
+        ((3, 3), "RankKilled", "not by the system's memory killer (its count stayed at 3)"),
+        ((None, None), "RankKilled", "its count cannot be read here"),
+        ((3, None), "RankKilled", "its count cannot be read here"),
+    ],
+)
+def test_a_kill_of_the_system_is_told_from_others(
+    tmp_path: Path, fault: str, counts: tuple[int | None, int | None], kind: str, words: str,
+) -> None:
+    """By the kernel's own count, and for the rank that was killed, also where another's end was seen first."""
+    answers = iter(counts)
+    with Launcher(worker="selftests.fake_worker", preload=(), grace_seconds=0.4, kills=lambda: next(answers)) as own:
+        seen = own.run(request(fault), tmp_path, deadline_seconds=DEADLINE_SECONDS)
+    assert seen.error is not None
+    assert (seen.outcome, seen.error["rank"], seen.error["type"]) == ("crashed", 1, kind)
+    assert seen.error["message"].startswith("killed by SIGKILL")
+    assert words in seen.error["message"]
 
 
 def test_a_segfault_shows_where_python_was(run: Run) -> None:

@@ -8,8 +8,17 @@ from typing import Any
 
 import pytest
 
-from conformance import footprint, memory
-from conformance.catalogue import DISTRIBUTED, FITS, LEAKS, MEMORY
+from conformance import footprint, memory, promises
+from conformance.catalogue import (
+    CHECKPOINTED,
+    DISTRIBUTED,
+    FITS,
+    LEAKS,
+    MEMORY,
+    OFFLOADED,
+    RESUMED,
+    kept_whole,
+)
 from conformance.footprint import BYTES
 from fixtures.dialects import settings
 from fixtures.observation import Observation
@@ -138,6 +147,80 @@ def test_the_upcast_has_its_price(extra: int, passes: bool, tmp_path: Path) -> N
     finding = memory.upcast(seen(aligned, tmp_path, told), seen(low, tmp_path, recorded(low)))
     assert finding.passed is passes
     assert f"allowed {4 * ELEMENTS:,} bytes" in finding.sentence
+
+
+INSIDE = 4 * 64 * 2 * (4 * 128 + 2 * 128 + 4 * 384)
+"""Of four blocks over 64 tokens in bf16, by hand: four inputs of matrices, keys and values, the MLP's activation."""
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in CHECKPOINTED])
+@pytest.mark.parametrize(
+    ("held", "whole", "passes"),
+    [
+        (9, 9 + INSIDE, True), (9, 10 + INSIDE, True), (9, 8 + INSIDE, False), (9, 9, False),
+        (9, 9 + INSIDE // 2, False),
+        (0, INSIDE, False), (None, INSIDE, False), (9, None, False),
+    ],
+    ids=["all", "more", "a byte less", "nothing", "every other block", "no forward", "no record", "no other record"],
+)
+def test_all_insides_of_blocks_must_go(
+    case: Case, held: int | None, whole: int | None, passes: bool, tmp_path: Path,
+) -> None:
+    """Less than the blocks' insides is checkpointing that is off, or on for some blocks alone."""
+    told, other = ({"points": {"forward": {"activations": value}}} for value in (held, whole))
+    claims = memory.checkpointing_saves(seen(case, tmp_path, told), seen(kept_whole(case), tmp_path, other))
+    assert [finding.passed for finding in claims] == [passes, passes]
+
+
+def offloading(case: Case, folder: Path, told: Any, on: dict[str, Any]) -> Observation:
+    """As :func:`seen`, of an engine that says it keeps the parts ``on`` elsewhere."""
+    return observation(case, folder, memory=told, engaged={"local": {}, "offload": {"on": on}})
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in OFFLOADED])
+def test_what_stays_on_the_device_is_derived(case: Case, tmp_path: Path) -> None:
+    """With every part that was promised elsewhere the rest is as derived, and lower; with one of them here it isn't."""
+    told, plain = recorded(case.with_(offload="none")), recorded(kept_whole(case))
+    on = {part: ["cpu"] for part in promises.offloaded(case)}
+    run = offloading(case, tmp_path, told, on)
+    other = seen(kept_whole(case), tmp_path, plain)
+    assert all(finding.passed for finding in (*memory.on_device(run), *memory.offload_is_lower(run, other)))
+    for part in on:
+        torn = offloading(case, tmp_path, told, {name: on[name] for name in on if name != part})
+        wrong = told["points"]["backward"][part] > 0
+        assert [finding.passed for finding in memory.on_device(torn)] == [not wrong] * 2
+    assert not any(finding.passed for finding in memory.on_device(seen(case, tmp_path, told)))
+    assert not any(finding.passed for finding in memory.offload_is_lower(seen(case, tmp_path, told), other))
+    assert not any(finding.passed for finding in memory.on_device(offloading(case, tmp_path, {}, on)))
+
+
+@pytest.mark.parametrize(
+    ("after", "passes"),
+    [
+        ([1, 2, 3, 4, 4, 9, 4, 4, 4, 3], True), ([1, 2, 3, 4, 4, 4, 5, 5, 5, 4], False),
+        ([1, 2, 3, 4, 4, 4, 3, 3, 3, 2], False), ([4] * 9, False), ([], False),
+    ],
+    ids=["as before", "a byte more", "a byte less", "a step too few", "no record"],
+)
+def test_a_resumed_run_holds_the_same(after: list[int], passes: bool, tmp_path: Path) -> None:
+    """More is a leak, less is state that was lost; the step right after may differ, and the last has no next batch."""
+    for case in RESUMED:
+        findings = memory.resumed(seen(case, tmp_path, {"after_steps": after}))
+        assert [finding.passed for finding in findings] == [passes, passes]
+
+
+@pytest.mark.parametrize(
+    ("engine", "trained", "frozen"), [("ddp", 20, 4), ("fsdp2", 8, 1), ("zero2", 10, 2), ("zero3", 9, 1)]
+)
+def test_frozen_weights_cost_their_own_bytes(engine: str, trained: int, frozen: int) -> None:
+    """By hand: 672,512 of 918,656 lie below the last block; in aligned mode each kind has its bytes per parameter."""
+    case = ZERO2.with_(engine=engine, frozen="lower")
+    below = 3 * (4 * 128 * 128 + 3 * 128 * 384 + 2 * 128) + 256 * 128
+    due = footprint.due(case, ELEMENTS)
+    assert footprint.frozen_elements(case) == below == 672_512
+    assert due.live - due.buffers == trained * (ELEMENTS - below) + frozen * below
+    assert footprint.frozen_elements(case.with_(frozen="embeddings")) == 256 * 128
+    assert footprint.frozen_elements(ZERO2) == 0
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def test_other_ends_are_not_out_of_memory(fault: str, outcome: str, run: Callabl
     assert not memory.must_not_fit(seen).passed
     assert seen.error is not None
     assert ("SIGKILL" in seen.error["message"]) is (fault == "rank_killed")
+    assert (seen.error["type"] == "RankKilled") is (fault == "rank_killed")  # it was not the system's memory killer
 
 
 METERED = """

@@ -62,6 +62,46 @@ def test_less_passes_and_a_drop_is_offered(suite: Suite, peak: int, offered: boo
     assert json.loads((tester.path / FILE).read_text()) == {"peak, step": 1000}
 
 
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_a_drop_is_offered_in_the_summary(suite: Suite, processes: str) -> None:
+    """One line: the case, and the command that takes its number as the new baseline."""
+    result = stored(suite, '{"peak, step": 979}').runpytest_inprocess("-n", processes)
+    assert result.ret == 0
+    result.stdout.fnmatch_lines([
+        "better than the baseline by more than the margin:",
+        f'  {CASE.id}; take it: tox run -e rebaseline -- -k "{CASE.id}"',
+        "nearest to their limits:",
+    ], consecutive=True)
+
+
+@pytest.mark.parametrize("peak", [981, 1000, 1020])
+def test_within_the_margin_nothing_is_offered(suite: Suite, peak: int) -> None:
+    """Noise is no news; nor does syrupy call a number within its margin a snapshot that failed."""
+    result = stored(suite, f'{{"peak, step": {peak}}}').runpytest_inprocess()
+    assert result.ret == 0
+    result.stdout.no_fnmatch_line("*better than the baseline*")
+    result.stdout.no_fnmatch_line("*snapshot*")
+
+
+@pytest.mark.parametrize("processes", ["0", "2"])
+def test_an_interrupted_session_says_nothing_of_snapshots(
+    suite: Suite, processes: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Workers that did not report their snapshots are nobody's concern: none of theirs is ever deleted."""
+    tester = suite(BODY.replace("case, judge, snapshot):", "case, judge, snapshot, observe):\n    observe(case)"))
+    monkeypatch.setenv("FAKE_FAULT", "interrupt")
+    result = tester.runpytest_subprocess("-n", processes)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.no_fnmatch_line("*snapshot report*")
+    result.stdout.no_fnmatch_line("Unused snapshot*")
+
+
+def test_syrupy_tells_what_it_wrote(suite: Suite) -> None:
+    """Where baselines are recorded its own summary is wanted."""
+    result = suite(BODY).runpytest_inprocess("--snapshot-update")
+    result.stdout.fnmatch_lines(["1 snapshot generated."])
+
+
 def test_a_missing_baseline_fails_with_the_command(suite: Suite) -> None:
     """As every baseline: nothing on record is no pass."""
     result = suite(BODY).runpytest_inprocess()

@@ -19,6 +19,8 @@ def test_loss(case, trained, judge):
     judge(finding(case, observed=str(trained(case).losses)))
 """
 
+FILES = ("report.html", "report.md", "junit.xml", "findings.jsonl", "session.json")
+
 TENSORS = """
 @both
 def test_gradients(case, trained, judge):
@@ -54,7 +56,7 @@ def test_run_folder_holds_each_case(suite: Suite) -> None:
     assert record["provenance"]["command"].endswith(
         f"torchrun --nproc-per-node 2 -m fixtures.worker runs/{latest.readlink()}/{CASE.id}"
     )
-    assert {path.name for path in latest.iterdir()} == {CASE.id, OTHER.id, ".locks", "findings.jsonl"}
+    assert {path.name for path in latest.iterdir()} == {CASE.id, OTHER.id, ".locks", *FILES}
 
 
 def test_latest_is_a_whole_run(suite: Suite) -> None:
@@ -115,7 +117,7 @@ def test_full_disk_ends_the_session(suite: Suite, processes: str, monkeypatch: p
     tester = suite(JUDGED)
     result = tester.runpytest_inprocess("-n", processes, "--run-dir", "here")
     assert_usage_error(result, "cannot record in", "No space left on device")
-    assert {path.name for path in (tester.path / "here").iterdir()} <= {CASE.id, ".locks", "findings.jsonl"}
+    assert {path.name for path in (tester.path / "here").iterdir()} <= {CASE.id, ".locks", *FILES}
     assert processes == "2" or json.loads((tester.path / "here" / CASE.id / "observation.json").read_text())
 
 
@@ -162,7 +164,7 @@ def test_interrupt_closes_the_launcher(suite: Suite, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 def test_replay_judges_without_running(suite: Suite, processes: str) -> None:
-    """Nothing is launched, nothing is written, no package under test is needed."""
+    """Nothing is launched, nothing is written but a report beside the runs, no package under test is needed."""
     tester = recorded(suite)
     tester.makeconftest(
         (tester.path / "conftest.py").read_text().replace("outside()", "outside(version_of=lambda name: None)")
@@ -173,7 +175,7 @@ def test_replay_judges_without_running(suite: Suite, processes: str) -> None:
     assert result.outlines[-1] == "2 claims judged over 2 of 2 gated cases"
     assert snapshot_of(tester.path / "done") == before
     assert not (tester.path / "launched.txt").read_text()
-    assert not (tester.path / "runs").exists()
+    assert [path.name for path in (tester.path / "runs").glob("*/*")] == ["done"]
 
 
 def test_run_folder_outside_the_repository(suite: Suite, tmp_path: Path) -> None:

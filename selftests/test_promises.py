@@ -76,6 +76,68 @@ def test_dtypes_are_spelled_out(engine: str, precision: str, places: tuple[str, 
     assert {place: due[place] for place in places} == {place: [dtype] for place in places}
 
 
+HOST = ["cpu"]
+OFFLOADS: list[tuple[str, str, dict[str, Any]]] = [
+    ("fsdp1", "parameters", {
+        "units": ["True"], "on": {"parameters": HOST, "gradients": [], "optimizer_state": HOST},
+    }),
+    ("fsdp2", "parameters", {
+        "units": ["CPUOffloadPolicy"], "on": {"parameters": HOST, "gradients": [], "optimizer_state": HOST},
+    }),
+    ("zero2", "optimizer", {
+        "optimizer": True, "parameters": False, "stepped_by": "DeepSpeedCPUAdam",
+        "on": {"masters": HOST, "gradients": HOST, "optimizer_state": HOST},
+    }),
+    ("zero3", "parameters", {
+        "optimizer": True, "parameters": True, "stepped_by": "DeepSpeedCPUAdam",
+        "on": {"parameters": HOST, "masters": HOST, "gradients": HOST, "optimizer_state": HOST},
+    }),
+]
+
+
+@pytest.mark.parametrize(("engine", "offload", "due"), OFFLOADS)
+def test_what_offload_promises_is_spelled_out(engine: str, offload: str, due: dict[str, Any]) -> None:
+    """By which class, and where each part is; without it nothing is promised of it."""
+    case = CASE.with_(engine=engine)
+    assert promises.engaged(case.with_(offload=offload))["offload"] == due
+    assert "offload" not in promises.engaged(case)
+
+
+def test_checkpointing_promises_every_block() -> None:
+    """One that is left out, or that is on where it was not asked for, shows."""
+    assert promises.engaged(CASE.with_(activation_checkpointing=True))["checkpointed.LlamaDecoderLayer"] == 2
+    assert "checkpointed.LlamaDecoderLayer" not in promises.engaged(CASE)
+
+
+@pytest.mark.parametrize(
+    ("engine", "lower", "embeddings"),
+    [
+        ("ddp", ["float32"], ["float32"]), ("fsdp1", ["bfloat16", "float32"], ["float32"]),
+        ("fsdp2", ["bfloat16"], ["bfloat16"]), ("zero2", ["bfloat16"], ["bfloat16"]),
+        ("zero3", ["bfloat16"], ["bfloat16"]),
+    ],
+)
+def test_frozen_weights_are_not_upcast(engine: str, lower: list[str], embeddings: list[str]) -> None:
+    """They keep the dtype they came in; but FSDP1 upcasts a unit as a whole, and embeddings share one with the head."""
+    case = CASE.with_(engine=engine)
+    assert promises.dtypes(case.with_(frozen="lower"))["frozen"] == lower
+    assert promises.dtypes(case.with_(frozen="embeddings"))["frozen"] == embeddings
+    assert promises.dtypes(case.with_(frozen="lower", precision="fp32"))["frozen"] == ["float32"]
+    assert "frozen" not in promises.dtypes(case)
+
+
+def test_gradients_cross_of_what_trains() -> None:
+    """And, on FSDP1 alone, of what shares a unit with it; nothing of a frozen block."""
+    names = ("model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight", "lm_head.weight")
+    crossing = {
+        engine: [promises.crosses(CASE.with_(engine=engine, frozen="lower"), name) for name in names]
+        for engine in ("ddp", "fsdp1", "fsdp2", "zero3")
+    }
+    assert crossing.pop("fsdp1") == [True, False, True]
+    assert set(map(tuple, crossing.values())) == {(False, False, True)}
+    assert all(promises.crosses(CASE, name) for name in names)
+
+
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Values at dotted paths, as the record nests them."""
     found: dict[str, Any] = {}

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, ORACLE, STOCK
+from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, OFFLOADED, ORACLE, RESUMED, STOCK
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case, SpecError, look_up
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
-EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *FITS)
+EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *RESUMED, *FITS)
 
 IDS = [
     ({}, "llama-tiny-zero3-fp32-x2"),
@@ -24,6 +24,12 @@ IDS = [
     ({"dialect": "stock", "outputs": "loss", "steps": 3}, "llama-tiny-zero3-fp32-x2-stock-loss-s3"),
     ({"rows_per_step": 16, "measure": "memory"}, "llama-tiny-zero3-fp32-x2-b16-memory"),
     ({"measure": "fit", "budget_mib": 72}, "llama-tiny-zero3-fp32-x2-fit-72MiB"),
+    ({"sequence_length": 128, "frozen": "lower"}, "llama-tiny-zero3-fp32-x2-t128-frozen_lower"),
+    (
+        {"activation_checkpointing": True, "offload": "parameters", "measure": "memory"},
+        "llama-tiny-zero3-fp32-x2-ckpt-offload_parameters-memory",
+    ),
+    ({"engine": "fsdp1", "min_num_params": 2000}, "llama-tiny-fsdp1-fp32-x2-wrap2000"),
     (
         {"model": "gpt2-tiny", "engine": "zero2", "precision": "bf16-mixed", "optimizer": "sgd",
          "accumulation_steps": 4, "outputs": "loss", "steps": 6, "learning_rate": 0.1},
@@ -63,10 +69,7 @@ def test_every_id_is_a_file_name() -> None:
         ({"dialect": "match"}, r"unknown dialect 'match'; did you mean 'matched'\? \(known: matched, stock\)"),
         ({"optimizer": "adam"}, r"unknown optimizer 'adam'; did you mean 'adamw'\? \(known: adamw, sgd\)"),
         ({"outputs": "logit"}, r"unknown outputs 'logit'; did you mean 'logits'\? \(known: logits, loss, mean\)"),
-        (
-            {"measure": "memry"},
-            r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, fit, data\)",
-        ),
+        ({"measure": "memry"}, r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, .*\)"),
         ({"measure": "fit"}, "measure 'fit' and a positive budget_mib go together, not 'fit' and None"),
         ({"budget_mib": 7}, "measure 'fit' and a positive budget_mib go together, not 'training' and 7"),
         ({"measure": "fit", "budget_mib": -1}, "measure 'fit' and a positive budget_mib go together, not 'fit' and -1"),
@@ -85,6 +88,19 @@ def test_every_id_is_a_file_name() -> None:
         ({"max_grad_norm": math.inf}, "max_grad_norm must be positive and finite, or None, not inf"),
         ({"learning_rate": math.nan}, "learning_rate must be positive and finite, not nan"),
         ({"learning_rate": 0.0}, "learning_rate must be positive and finite, not 0.0"),
+        ({"sequence_length": 1}, "sequence_length must be 2 to 1024 for llama-tiny, not 1"),
+        ({"sequence_length": 1025}, "sequence_length must be 2 to 1024 for llama-tiny, not 1025"),
+        ({"model": "gpt2-tiny", "sequence_length": 65}, "sequence_length must be 2 to 64 for gpt2-tiny, not 65"),
+        ({"frozen": "embedding"}, r"unknown frozen 'embedding'; did you mean 'embeddings'\? \(known: none, .*\)"),
+        ({"offload": "optimiser"}, r"unknown offload 'optimiser'; did you mean 'optimizer'\? \(known: none, .*\)"),
+        ({"engine": "ddp", "offload": "optimizer"}, r"ddp cannot offload 'optimizer' \(it knows: none\)"),
+        ({"engine": "zero0", "offload": "optimizer"}, r"zero0 cannot offload 'optimizer' \(it knows: none\)"),
+        ({"engine": "zero2", "offload": "parameters"}, r"zero2 cannot .* \(it knows: none, optimizer\)"),
+        ({"engine": "fsdp2", "offload": "optimizer"}, r"fsdp2 cannot .* \(it knows: none, parameters\)"),
+        ({"offload": "optimizer", "optimizer": "sgd"}, r"Accelerate puts DeepSpeed's CPU Adam .* not 'sgd'"),
+        ({"engine": "fsdp2", "min_num_params": 1}, "min_num_params must be positive and is FSDP1's, not 1 on fsdp2"),
+        ({"engine": "fsdp1", "min_num_params": 0}, "min_num_params must be positive and is FSDP1's, not 0 on fsdp1"),
+        ({"engine": "plain", "world_size": 1, "activation_checkpointing": True}, "the oracle trains without .*"),
     ],
 )
 def test_a_case_that_cannot_be_is_refused(changes: dict[str, Any], line: str) -> None:
@@ -98,14 +114,16 @@ def test_the_oracle_is_the_same_training_in_one_plain_process() -> None:
     """Model, precision, optimizer, rate, steps and clipping stay; engine, ranks, micro-batches and dialect go."""
     case = CASE.with_(
         optimizer="sgd", learning_rate=0.5, steps=6, max_grad_norm=0.5, accumulation_steps=4, outputs="loss",
-        dialect="stock",
+        dialect="stock", sequence_length=32, activation_checkpointing=True, frozen="lower",
     )
     due = Case(
         model="llama-tiny", engine="plain", precision="fp32", world_size=1, optimizer="sgd", learning_rate=0.5, steps=6,
-        max_grad_norm=0.5,
+        max_grad_norm=0.5, sequence_length=32, frozen="lower",
     )
     assert case.oracle == due
     assert due.oracle == due
+    assert CASE.with_(offload="parameters").oracle == CASE.oracle
+    assert CASE.with_(engine="fsdp1", min_num_params=1).oracle == CASE.oracle
 
 
 @pytest.mark.parametrize(("world_size", "accumulation_steps", "rows"), [(1, 1, 8), (2, 1, 4), (2, 4, 1), (4, 2, 1)])

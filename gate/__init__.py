@@ -1,0 +1,1 @@
+"""WHAT an upgrade changed: two environments, one verdict, the culprit."""

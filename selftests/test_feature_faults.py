@@ -1,0 +1,122 @@
+"""A way to save memory that is asked for and not there, or that costs what it must not, breaks the rung that it should.
+
+As in ``test_faults``: recorded with a fault and without, then judged as a user would, by ``pytest --replay``.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conformance.catalogue import (
+    CHECKPOINTED,
+    LEAKS,
+    MATCHED,
+    MEMORY,
+    OFFLOADED,
+    RESUMED,
+    kept_whole,
+    references,
+    rounds_like,
+)
+from fixtures import extensions
+from fixtures.dialects import settings
+from fixtures.launch import Launcher
+from fixtures.observation import Request
+from fixtures.spec import Case
+from selftests.test_faults import judge
+
+
+def one(cases: list[Case], engine: str, **wanted: object) -> Case:
+    """The first of ``cases`` on ``engine`` with these fields."""
+    return next(c for c in cases if c.engine == engine and all(getattr(c, k) == v for k, v in wanted.items()))
+
+
+FSDP1_CHECKPOINTED = one(MATCHED, "fsdp1", activation_checkpointing=True)
+SEEN = [
+    ("checkpointing_off", FSDP1_CHECKPOINTED, "engaged"),
+    ("checkpointing_off", one(MATCHED, "zero2", activation_checkpointing=True), "engaged"),
+    ("checkpointing_off", one(CHECKPOINTED, "ddp"), "memory"),
+    ("checkpointing_off", one(CHECKPOINTED, "fsdp2"), "memory"),
+    ("frozen_upcast", one(MATCHED, "fsdp1", frozen="lower"), "dtypes"),
+    ("frozen_upcast", one(MATCHED, "fsdp2", frozen="embeddings"), "dtypes"),
+    ("frozen_upcast", one(MEMORY, "fsdp2", frozen="lower"), "memory"),
+    ("offload_off", one(MATCHED, "fsdp2", offload="parameters"), "engaged"),
+    ("offload_off", one(MATCHED, "zero3", offload="parameters"), "engaged"),
+    ("offload_off", one(OFFLOADED, "zero2"), "memory"),
+    ("checkpoint_kept", one(RESUMED, "fsdp2"), "memory"),
+    # The same through the whole gate as test_memory_faults shows claim by claim.
+    ("wrong_stage", one(MEMORY, "zero1", precision="fp32"), "memory"),
+    ("wrong_stage", one(MEMORY, "zero3", precision="fp32", world_size=2), "memory"),
+    ("gradients_kept", one(MEMORY, "fsdp2", precision="fp32", world_size=2), "memory"),
+    ("tensor_leaked", one(LEAKS, "ddp"), "memory"),
+]
+"""Fault, the case it is put into, and the lowest rung that must break."""
+
+SOUND = sorted({case for _, case, _ in SEEN}, key=lambda case: case.id)
+
+Record = Callable[[Path, Case, str | None], None]
+
+
+@pytest.fixture(scope="module")
+def record() -> Iterator[Record]:
+    """``record(folder, case, fault)`` runs the case into ``folder`` as the plugin does."""
+    extensions.ensure_built()
+    with Launcher() as launcher:
+
+        def go(folder: Path, case: Case, fault: str | None) -> None:
+            run_dir = folder / case.id
+            run_dir.mkdir(parents=True)
+            launcher.run(replace(Request.of(case, settings(case)), fault=fault), run_dir, deadline_seconds=120)
+
+        yield go
+
+
+def needed(case: Case) -> set[Case]:
+    """The runs that the gate's claims about ``case`` look at: itself, and what it is compared with."""
+    if case.measure == "training":
+        return {case, *(due for due, _ in references(case)), *rounds_like(case)}
+    larger = {"zero1": "ddp", "zero2": "zero1"}.get(case.engine, "zero2")
+    others = {kept_whole(case)} if case in (*CHECKPOINTED, *OFFLOADED) else set()
+    return {case, *others} | ({case.with_(engine=larger)} if case in LEAKS and case.engine != "ddp" else set())
+
+
+@pytest.fixture(scope="module")
+def sound(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+    """``sound(case)``: a folder of recorded runs without a fault, of the case and of what it is compared with."""
+    folder = tmp_path_factory.mktemp("sound")
+
+    def recorded(case: Case) -> Path:
+        for other in sorted(needed(case), key=lambda case: case.id):
+            if not (folder / other.id).exists():
+                record(folder, other, None)
+        return folder
+
+    return recorded
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in SOUND])
+def test_a_sound_run_passes(case: Case, sound: Callable[[Case], Path]) -> None:
+    """Without a fault all rungs hold: what fails below fails for its fault."""
+    judged = judge(sound(case), case)
+    assert judged.returncode == 0, judged.stdout
+
+
+@pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
+def test_a_fault_breaks_its_rung(
+    fault: str, case: Case, rung: str, *, sound: Callable[[Case], Path], record: Record, tmp_path: Path,
+) -> None:
+    """With the fault the gate fails, and the report names this rung as the lowest that breaks."""
+    folder = tmp_path / "run"
+    shutil.copytree(sound(case), folder, ignore=shutil.ignore_patterns(case.id))
+    record(folder, case, fault)
+    judged = judge(folder, case)
+    assert judged.returncode == 1, judged.stdout
+    lowest = re.search(rf"^ *\[(\w+)\] {re.escape(case.id)}  ", judged.stdout, re.MULTILINE)
+    assert lowest is not None, judged.stdout
+    assert lowest.group(1) == rung, judged.stdout
