@@ -85,6 +85,61 @@ STOCK = [
     ),
 ]
 
+_SAVED = Case(
+    model="gpt2-tiny", engine="plain", precision="fp32", world_size=1, steps=6, learning_rate=3e-3, schedule="linear"
+)
+FORMS = {
+    "ddp": ("full",), "fsdp1": ("sharded", "full"), "fsdp2": ("sharded", "full"), "zero1": ("sharded",),
+    "zero2": ("sharded",), "zero3": ("sharded",),
+}
+"""The forms in which each engine saves a checkpoint."""
+CHECKPOINTS = [
+    *(case for engine, forms in FORMS.items() for form in forms
+      for case in spread(_SAVED, (engine,), ("fp32",), accumulation_steps=2, checkpoint=form)),
+    *(case for engine, forms in FORMS.items() for form in forms[-1:] if engine != "ddp"
+      for case in spread(_SAVED, (engine,), ("bf16-mixed",), accumulation_steps=2, checkpoint=form)),
+]
+"""Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
+CONTINUED = [case.with_(resumed=True) for case in CHECKPOINTS]
+
+SCHEDULED = [
+    *CHECKPOINTS,
+    # The scheduler's steps are counted in steps of one rank: another number of ranks, and no accumulation.
+    *(case.with_(world_size=4) for case in spread(_SAVED, ("ddp", "fsdp2", "zero2"), ("fp32",))),
+    # DeepSpeed's own, from its config.
+    *spread(_SAVED.with_(schedule="warmup-lr"), ("zero2", "zero3"), ("fp32",)),
+]
+
+_TRAINER = ORACLE["curve"].with_(optimizer="sgd", learning_rate=0.1, steps=4, last_rows=4)
+_BY_TRAINER = {"loop": "trainer", "accumulation_steps": 4}
+TRAINER = [
+    # Uneven label counts, an incomplete last window, plain SGD.
+    *spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",), **_BY_TRAINER),
+    # Models that return only their loss, and models that cannot be told over how many tokens to average.
+    *spread(_TRAINER, ("ddp", "zero3"), ("fp32",), outputs="loss", **_BY_TRAINER),
+    *spread(_TRAINER, ("ddp", "fsdp2", "zero2"), ("fp32",), outputs="mean", **_BY_TRAINER),
+    # No incomplete window, so that a fault of windows hides no other.
+    *(case for outputs in ("logits", "mean")
+      for case in spread(_TRAINER.with_(last_rows=None), ("ddp",), ("fp32",), outputs=outputs, **_BY_TRAINER)),
+    # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
+    *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
+]
+"""The same training through ``transformers.Trainer``, with its own FSDP and DeepSpeed configs."""
+TRAINER_SCHEDULED = spread(
+    _TRAINER.with_(schedule="linear", steps=6, last_rows=None), ("ddp", "zero2"), ("fp32",), loop="trainer"
+)
+"""With the Trainer's own scheduler. Its second parameter group has the first one's rate: no oracle of ours has that."""
+
+LAST_WINDOW = spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",), accumulation_steps=4)
+"""The incomplete last window in Accelerate's own loop."""
+
+_EPOCHS = Case(model="llama-tiny", engine="plain", precision="fp32", world_size=1, steps=1, measure="data")
+EPOCHS = [
+    *spread(_EPOCHS, ("ddp", "fsdp2", "zero2"), ("fp32",), accumulation_steps=2),
+    _EPOCHS.with_(engine="ddp", world_size=4, accumulation_steps=2, rows_per_step=16),
+]
+"""Which rows ranks are handed: Accelerate's own doing, but each family prepares its loader in another place."""
+
 _MEMORY = Case(
     model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
 )
@@ -236,9 +291,9 @@ def platforms(case: Case) -> tuple[str, ...]:
     """Platform markers of ``case``: GPUs train everything, the CPU all but fp16 and FSDP1's offload.
 
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
-    of the last step for one to add to. Budgets are the CPU's own.
+    of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "resume"):
+    if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
@@ -256,7 +311,7 @@ def references(case: Case) -> list[tuple[Case, str]]:
     Its oracle; its peer if the arithmetic is one; itself without what only saves memory.
     """
     found = [(case.oracle, reference_kind(case))]
-    direct = [peer(case)] if same_arithmetic(case) else []
+    direct = [peer(case)] if same_arithmetic(case) and case.checkpoint == "none" else []
     direct += [without(case)] if without(case) not in direct else []
     return found + [(other, "peer") for other in direct if other != case and other in MATCHED]
 
