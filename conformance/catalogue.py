@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from conformance.tolerances import reference_kind
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
+from fixtures.throughput.judged import Pace
+from fixtures.throughput.plan import steps_for
 
 DISTRIBUTED = tuple(name for name, engine in ENGINES.items() if engine.distributed)
 
@@ -46,6 +48,7 @@ def spread(oracle: Case, engines: Iterable[str], precisions: Iterable[str], **ch
 
 
 ALL = tuple(PRECISIONS)
+ALL_CPU = tuple(name for name, row in PRECISIONS.items() if "cpu" in row.platforms)
 
 CURVE, ACCUMULATE, CLIP = (spread(ORACLE[name], DISTRIBUTED, ALL, **FEATURES[name]) for name in ORACLE)
 EVERYTHING = [
@@ -81,6 +84,61 @@ STOCK = [
         ORACLE["curve"], DISTRIBUTED, ("fp32", "bf16-mixed"), dialect="stock", outputs="loss", steps=3,
     ),
 ]
+
+_SAVED = Case(
+    model="gpt2-tiny", engine="plain", precision="fp32", world_size=1, steps=6, learning_rate=3e-3, schedule="linear"
+)
+FORMS = {
+    "ddp": ("full",), "fsdp1": ("sharded", "full"), "fsdp2": ("sharded", "full"), "zero1": ("sharded",),
+    "zero2": ("sharded",), "zero3": ("sharded",),
+}
+"""The forms in which each engine saves a checkpoint."""
+CHECKPOINTS = [
+    *(case for engine, forms in FORMS.items() for form in forms
+      for case in spread(_SAVED, (engine,), ("fp32",), accumulation_steps=2, checkpoint=form)),
+    *(case for engine, forms in FORMS.items() for form in forms[-1:] if engine != "ddp"
+      for case in spread(_SAVED, (engine,), ("bf16-mixed",), accumulation_steps=2, checkpoint=form)),
+]
+"""Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
+CONTINUED = [case.with_(resumed=True) for case in CHECKPOINTS]
+
+SCHEDULED = [
+    *CHECKPOINTS,
+    # The scheduler's steps are counted in steps of one rank: another number of ranks, and no accumulation.
+    *(case.with_(world_size=4) for case in spread(_SAVED, ("ddp", "fsdp2", "zero2"), ("fp32",))),
+    # DeepSpeed's own, from its config.
+    *spread(_SAVED.with_(schedule="warmup-lr"), ("zero2", "zero3"), ("fp32",)),
+]
+
+_TRAINER = ORACLE["curve"].with_(optimizer="sgd", learning_rate=0.1, steps=4, last_rows=4)
+_BY_TRAINER = {"loop": "trainer", "accumulation_steps": 4}
+TRAINER = [
+    # Uneven label counts, an incomplete last window, plain SGD.
+    *spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",), **_BY_TRAINER),
+    # Models that return only their loss, and models that cannot be told over how many tokens to average.
+    *spread(_TRAINER, ("ddp", "zero3"), ("fp32",), outputs="loss", **_BY_TRAINER),
+    *spread(_TRAINER, ("ddp", "fsdp2", "zero2"), ("fp32",), outputs="mean", **_BY_TRAINER),
+    # No incomplete window, so that a fault of windows hides no other.
+    *(case for outputs in ("logits", "mean")
+      for case in spread(_TRAINER.with_(last_rows=None), ("ddp",), ("fp32",), outputs=outputs, **_BY_TRAINER)),
+    # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
+    *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
+]
+"""The same training through ``transformers.Trainer``, with its own FSDP and DeepSpeed configs."""
+TRAINER_SCHEDULED = spread(
+    _TRAINER.with_(schedule="linear", steps=6, last_rows=None), ("ddp", "zero2"), ("fp32",), loop="trainer"
+)
+"""With the Trainer's own scheduler. Its second parameter group has the first one's rate: no oracle of ours has that."""
+
+LAST_WINDOW = spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",), accumulation_steps=4)
+"""The incomplete last window in Accelerate's own loop."""
+
+_EPOCHS = Case(model="llama-tiny", engine="plain", precision="fp32", world_size=1, steps=1, measure="data")
+EPOCHS = [
+    *spread(_EPOCHS, ("ddp", "fsdp2", "zero2"), ("fp32",), accumulation_steps=2),
+    _EPOCHS.with_(engine="ddp", world_size=4, accumulation_steps=2, rows_per_step=16),
+]
+"""Which rows ranks are handed: Accelerate's own doing, but each family prepares its loader in another place."""
 
 _MEMORY = Case(
     model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
@@ -123,6 +181,32 @@ FITS = [
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
 
 
+ROUNDS = 20
+"""Of one heat, which takes ten seconds or so on two idle cores; a race has at least two heats."""
+
+_RACE = Case(
+    model="llama-tiny", engine="ddp", precision="fp32", outputs="loss", measure="throughput", steps=steps_for(ROUNDS),
+)
+RIVALS = [_RACE.with_(engine=engine) for engine in ("fsdp1", "fsdp2", "zero2", "zero3")]
+FEATURES_ON = {
+    "zero2 without accumulation": (_RACE.with_(engine="zero2", accumulation_steps=4), RIVALS[2]),
+    "fsdp2 without checkpointing": (_RACE.with_(engine="fsdp2", activation_checkpointing=True), RIVALS[1]),
+}
+RACE = [_RACE, *RIVALS, *(case for case, _ in FEATURES_ON.values())]
+"""Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
+
+PACES: dict[str, list[Pace]] = {
+    "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
+    # Else a slower DDP would only make all others look faster.
+    "test_ddp_keeps_its_pace": [Pace(case=_RACE, others=tuple(RIVALS), against="the sharding engines")],
+    "test_fsdp_keeps_up_with_deepspeed": [Pace(case=RIVALS[1], others=(RIVALS[3],), against="zero3")],
+    "test_feature_costs_no_more": [
+        Pace(case=case, others=(off,), against=name) for name, (case, off) in FEATURES_ON.items()
+    ],
+}
+"""By test, what is claimed: whose step takes no longer, measured in steps of which others."""
+
+
 def without(case: Case) -> Case:
     """The same training on the same engine with none of what only saves memory."""
     return case.with_(activation_checkpointing=False, offload="none", min_num_params=None)
@@ -131,6 +215,55 @@ def without(case: Case) -> Case:
 def kept_whole(case: Case) -> Case:
     """The case of :data:`LEAKS` that a case which saves memory is measured against."""
     return next(other for other in LEAKS if other.engine == case.engine)
+
+
+_ACTIVE = _MEMORY.with_(rows_per_step=16)
+"""Enough rows for activations to show."""
+_SHARDED = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+
+REHEARSED = [
+    *LEAKS,
+    # Twice as deep as what is rehearsed.
+    *spread(_ACTIVE.with_(model="llama-deep"), ("fsdp2",), ("bf16-mixed",), activation_checkpointing=True),
+]
+"""In the gate: each engine in aligned mode, and another depth and batch with checkpointing."""
+
+REHEARSED_WIDELY = [
+    case
+    for case in [
+        *spread(_MEMORY, ("fsdp1-grad-op", "fsdp1-no-shard", "fsdp2-no-reshard", "zero0"), ("fp32",)),
+        *(case for case in MEMORY if case.world_size == 4),
+        *(
+            case
+            for model in ("llama-small", "llama-deep") for recipe in (_MEMORY, _ACTIVE) for ckpt in (False, True)
+            for case in spread(recipe.with_(model=model), _SHARDED, ALL_CPU, activation_checkpointing=ckpt)
+        ),
+    ]
+    if case not in REHEARSED
+]
+"""With ``--rehearse``: engines x precisions x two batches x activation checkpointing x two depths."""
+
+
+def rehearsed_at(case: Case) -> Case:
+    """The rehearsal that foretells ``case``: that of the small model serves the deep one, which is as wide."""
+    return case.with_(model=case.model.replace("-deep", "-small")).rehearsal
+
+
+def _told_apart() -> list[Any]:
+    aligned = {case.engine: case for case in LEAKS}
+    constrained, checkpointed = _MEMORY.with_(engine="fsdp2", precision="bf16-true", world_size=2), REHEARSED[-1]
+    pairs = [
+        *((aligned[one], aligned[other]) for one, other in (
+            ("zero1", "ddp"), ("zero2", "zero1"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
+        )),
+        (constrained, aligned["fsdp2"]),
+        (checkpointed, checkpointed.with_(activation_checkpointing=False)),
+    ]
+    return [pytest.param(*pair, id=f"{pair[0].id}~{pair[1].id}", marks=pytest.mark.cpu) for pair in pairs]
+
+
+TOLD_APART = _told_apart()
+"""A case and another whose rehearsal must not foretell it."""
 
 
 def partners(case: Case) -> list[Case]:
@@ -148,13 +281,19 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
     return [*slow, *(getattr(pytest.mark, platform) for platform in platforms(case))]
 
 
+def on_gpus(cases: Iterable[Case]) -> list[Any]:
+    """As :func:`params`, for what a CPU that others use too cannot be asked."""
+    gpus = [name for name in PLATFORMS if name != "cpu"]
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in gpus]) for case in cases]
+
+
 def platforms(case: Case) -> tuple[str, ...]:
     """Platform markers of ``case``: GPUs train everything, the CPU all but fp16 and FSDP1's offload.
 
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
-    of the last step for one to add to. Budgets are the CPU's own.
+    of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "resume"):
+    if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
         return ("cpu",)
     gpus = ("a100", "h100", "h200")
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
@@ -172,7 +311,7 @@ def references(case: Case) -> list[tuple[Case, str]]:
     Its oracle; its peer if the arithmetic is one; itself without what only saves memory.
     """
     found = [(case.oracle, reference_kind(case))]
-    direct = [peer(case)] if same_arithmetic(case) else []
+    direct = [peer(case)] if same_arithmetic(case) and case.checkpoint == "none" else []
     direct += [without(case)] if without(case) not in direct else []
     return found + [(other, "peer") for other in direct if other != case and other in MATCHED]
 

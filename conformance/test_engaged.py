@@ -3,7 +3,16 @@
 import pytest
 
 from conformance import promises
-from conformance.catalogue import MATCHED, STOCK, params
+from conformance.catalogue import (
+    CONTINUED,
+    LAST_WINDOW,
+    MATCHED,
+    SCHEDULED,
+    STOCK,
+    TRAINER,
+    TRAINER_SCHEDULED,
+    params,
+)
 from fixtures import verdict
 from fixtures.freezing import trains
 from fixtures.judging import Judge, Trained
@@ -11,8 +20,10 @@ from fixtures.observation import Observation
 from fixtures.spec import Case
 from fixtures.verdict import Claim, Finding
 
+EVERY_ENGAGED = [*MATCHED, *STOCK, *SCHEDULED, *CONTINUED, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
 
-@pytest.mark.parametrize("case", params([*MATCHED, *STOCK]))
+
+@pytest.mark.parametrize("case", params(EVERY_ENGAGED))
 def test_engine_is_engaged(case: Case, trained: Trained, judge: Judge) -> None:
     """The live model is wrapped by the asked engine, at the asked stage and sharding, and each rank holds its share."""
     seen = trained(case)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -111,6 +111,14 @@ class FakeLauncher:
         if fault != "no tensors":
             (run_dir / "tensors.safetensors").write_bytes(safetensors({"parameters/w": [1.0]}))
         return seen
+
+    def run_together(
+        self, members: Sequence[tuple[Request, Path]], *, deadline_seconds: float,
+        on_progress: Callable[[Any], None] | None = None,
+    ) -> list[Observation]:
+        """As :meth:`run` for each, one after the other."""
+        return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+                for request, run_dir in members]
 
     def close(self) -> None:
         """Leaves its mark, so that a self-test can see it was called."""

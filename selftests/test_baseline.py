@@ -123,13 +123,35 @@ def test_nan_never_matches(suite: Suite, update: list[str]) -> None:
     assert "NaN" in path.read_text()
 
 
-def test_damaged_baseline_fails(suite: Suite) -> None:
-    """Half a file matches nothing."""
+@pytest.mark.parametrize("update", [[], ["--snapshot-update"]])
+def test_damaged_baseline_fails(suite: Suite, update: list[str]) -> None:
+    """Half a file matches nothing; the failure names it, and nothing writes over it."""
     tester = stored(suite)
     (tester.path / FILE).write_text('{"accelerator": ')
-    result = tester.runpytest_inprocess("-k", CASE.id)
+    result = tester.runpytest_inprocess(*update, "-k", CASE.id)
     result.assert_outcomes(failed=1, deselected=1)
-    result.stdout.fnmatch_lines([f'{CASE.id}  (file): (absent), allowed "not JSON"*'])
+    where = f"baseline cpu/test_small/{FILE.name.replace('[', '[[]')}"
+    result.stdout.fnmatch_lines([f"{CASE.id}  (file): not JSON: *({where})"])
+    assert (tester.path / FILE).read_text() == '{"accelerator": '
+
+
+def test_a_failing_test_records_nothing(suite: Suite) -> None:
+    """Neither a new file nor over an old one; its neighbour's is recorded all the same."""
+    failing = BODY.replace("judge(unchanged", "judge(finding(case, passed=case is not CASE), unchanged")
+    tester = suite(failing)
+    tester.runpytest_inprocess("--snapshot-update", "--run-dir", "first").assert_outcomes(passed=1, failed=1)
+    assert [path.name for path in (tester.path / FOLDER).iterdir()] == [f"test_settings[{OTHER.id}].json"]
+
+
+def test_a_session_that_dies_leaves_the_old_files(suite: Suite) -> None:
+    """Baselines are written when the session ends, each by rename."""
+    tester = stored(suite)
+    before = (tester.path / FILE).read_text()
+    say(tester, '"clip": 0.0', '"clip": 1.0')
+    say(tester, "    judge(unchanged(snapshot, SAID, subject=case.id))",
+        "    judge(unchanged(snapshot, SAID, subject=case.id))\n    import os; os._exit(9) if case is OTHER else None")
+    assert tester.runpytest_subprocess("--snapshot-update", "--run-dir", "second").ret == 9
+    assert (tester.path / FILE).read_text() == before
 
 
 def test_place_does_not_depend_on_the_working_directory(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:

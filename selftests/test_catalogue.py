@@ -14,18 +14,26 @@ import pytest
 from conformance.catalogue import (
     ARCHITECTURES,
     CHECKPOINTED,
+    CHECKPOINTS,
+    CONTINUED,
     DISTRIBUTED,
     DROPOUT,
+    EPOCHS,
     EXPERIMENT,
     FITS,
+    LAST_WINDOW,
     LEAKS,
     MATCHED,
     MEMORY,
     MIGRATION,
     OFFLOADED,
     RANKS,
+    REHEARSED,
     RESUMED,
+    SCHEDULED,
     STOCK,
+    TRAINER,
+    TRAINER_SCHEDULED,
     params,
     partners,
     peer,
@@ -34,13 +42,27 @@ from conformance.catalogue import (
     rounds_like,
     without,
 )
+from conformance.full_size import FULL_SIZE
 from fixtures import known_failures
 from fixtures.baseline import stale
-from fixtures.spec import ENGINES, MODELS, OFFLOADS, OPTIMIZERS, OUTPUTS, PLATFORMS, PRECISIONS, Case
+from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
+from fixtures.spec import (
+    ENGINES,
+    LOOPS,
+    MODELS,
+    OFFLOADS,
+    OPTIMIZERS,
+    OUTPUTS,
+    PLATFORMS,
+    PRECISIONS,
+    SCHEDULES,
+    Case,
+)
 from fixtures.spec import FROZEN as FROZEN_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
-EVERY = (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *RESUMED, *FITS)
+OVER_TIME = (*SCHEDULED, *CONTINUED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED)
+EVERY = (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *RESUMED, *FITS, *OVER_TIME)
 ON_CPU = [case for case in EVERY if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]
 
@@ -70,12 +92,16 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION]
+    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION, *REHEARSED,
+             *(one.case for one in FULL_SIZE)]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}
     assert {case.optimizer for case in every} == set(OPTIMIZERS)
-    assert {case.outputs for case in MATCHED} == set(OUTPUTS)
+    assert {case.outputs for case in (*MATCHED, *TRAINER)} == set(OUTPUTS)
+    assert {case.schedule for case in (*MATCHED, *SCHEDULED)} == set(SCHEDULES)
+    assert {case.checkpoint for case in (*MATCHED, *CHECKPOINTS)} == set(CHECKPOINT_FORMS)
+    assert {case.loop for case in (*MATCHED, *TRAINER)} == set(LOOPS)
 
 
 def test_the_gate_is_as_wide_as_promised() -> None:

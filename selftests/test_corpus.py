@@ -11,8 +11,8 @@ import pytest
 
 from conformance.calibrate import SEEDS
 from conformance.catalogue import EXPERIMENT, MATCHED, STOCK
-from fixtures.corpus import IGNORED_LABEL, labelled_tokens_of_step, row, rows_of_step, text, text_hash
-from fixtures.spec import MODELS, ROWS_PER_STEP, SEQUENCE_LENGTH
+from fixtures.corpus import IGNORED_LABEL, labelled_tokens_of, row, rows_of, rows_of_step, text, text_hash
+from fixtures.spec import MODELS, ROWS_PER_STEP, SEQUENCE_LENGTH, Case
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = range(1, 21)
@@ -45,7 +45,8 @@ def test_rows_may_have_another_length(length: int) -> None:
     assert b"".join(bytes(one.input_ids) for one in rows) == text()[:16 * length]
     assert all(1 <= one.labelled_tokens < length for one in rows)
     assert len({one.labelled_tokens for one in rows}) >= min(length - 1, 10)
-    assert labelled_tokens_of_step(2, 0, 8, length) == sum(one.labelled_tokens for one in rows[8:])
+    case = Case(model="llama-tiny", engine="ddp", precision="fp32", sequence_length=length)
+    assert labelled_tokens_of(case, 2) == sum(one.labelled_tokens for one in rows[8:])
 
 
 def test_every_token_is_in_every_vocabulary() -> None:
@@ -80,9 +81,11 @@ def test_no_row_comes_twice() -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_labelled_tokens_of_a_step_are_its_rows_sum(seed: int) -> None:
     """What the loss is divided by: labels that count and have a token before them."""
+    case = Case(model="llama-tiny", engine="ddp", precision="fp32", accumulation_steps=4, last_rows=2)
+    assert list(rows_of(case, 20)) == [152, 153]
     for step in (1, 2, 20):
-        labels = [row(number, seed).labels[1:] for number in rows_of_step(step)]
-        assert labelled_tokens_of_step(step, seed) == sum(len(some) - some.count(IGNORED_LABEL) for some in labels)
+        labels = [row(number, seed).labels[1:] for number in rows_of(case, step)]
+        assert labelled_tokens_of(case, step, seed) == sum(len(some) - some.count(IGNORED_LABEL) for some in labels)
 
 
 def test_another_seed_is_other_text() -> None:

@@ -27,7 +27,8 @@ def test_the_sentence_says_all() -> None:
 def test_the_ladder_stands_in_order() -> None:
     """A report names the lowest rung that breaks, so their order is part of the contract; no other rung can be made."""
     assert RUNGS == (
-        "engaged", "settings", "dtypes", "data", "loss", "gradients", "curve", "parameters", "memory", "experiment"
+        "engaged", "settings", "dtypes", "data", "schedule", "loss", "gradients", "curve", "parameters", "checkpoint",
+        "memory", "throughput", "experiment",
     )
     with pytest.raises(ValueError, match=r"unknown rung 'los' \(known: engaged, .*experiment\)"):
         replace(CLAIM, rung="los")

@@ -126,10 +126,10 @@ def test_a_record_that_cannot_be_opened_is_told(folder: Path, name: str) -> None
         (b"[1, 2]", "holds list, not an object"),
         (b'"ok"', "holds str, not an object"),
         (b"null", "holds NoneType, not an object"),
-        (b"{}", "has schema None, this suite reads 2: record it again"),
-        (b'{"schema": 0}', "has schema 0, this suite reads 2: record it again"),
-        (b'{"schema": "2"}', "has schema '2', this suite reads 2: record it again"),
-        (b'{"schema": 3}', "has schema 3, this suite reads 2: record it again"),
+        (b"{}", "has schema None, this suite reads 3: record it again"),
+        (b'{"schema": 0}', "has schema 0, this suite reads 3: record it again"),
+        (b'{"schema": "3"}', "has schema '3', this suite reads 3: record it again"),
+        (b'{"schema": 4}', "has schema 4, this suite reads 3: record it again"),
     ],
 )
 @pytest.mark.parametrize("name", FILES)
@@ -197,20 +197,20 @@ def test_a_step_without_numbers_is_refused(folder: Path, changes: dict[str, Any]
 def test_writing_is_all_or_nothing(tmp_path: Path) -> None:
     """What cannot be written leaves the file that was there, whole, and no other file beside it."""
     path = tmp_path / "rank0.json"
-    write_json(path, {"schema": 2, "first": True})
+    write_json(path, {"schema": 3, "first": True})
     with pytest.raises(TypeError, match="not JSON serializable"):
-        write_json(path, {"schema": 2, "aaa": list(range(9999)), "zzz": object()})
-    assert read_json(path) == {"schema": 2, "first": True}
+        write_json(path, {"schema": 3, "aaa": list(range(9999)), "zzz": object()})
+    assert read_json(path) == {"schema": 3, "first": True}
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_reader_sees_one_file_or_the_other(tmp_path: Path) -> None:
     """The new record takes the old one's place at once: who has the old one open reads all of it."""
     path = tmp_path / "rank0.json"
-    write_json(path, {"schema": 2, "first": True})
+    write_json(path, {"schema": 3, "first": True})
     whole = path.read_text()
     with path.open() as reader:
-        write_json(path, {"schema": 2, "first": False})
+        write_json(path, {"schema": 3, "first": False})
         assert reader.read() == whole
     assert read_json(path)["first"] is False
 
@@ -218,5 +218,5 @@ def test_a_reader_sees_one_file_or_the_other(tmp_path: Path) -> None:
 def test_writing_into_no_folder_is_an_os_error(tmp_path: Path) -> None:
     """The caller is told; nothing is made in the folder's place."""
     with pytest.raises(FileNotFoundError):
-        write_json(tmp_path / "gone" / "rank0.json", {"schema": 2})
+        write_json(tmp_path / "gone" / "rank0.json", {"schema": 3})
     assert list(tmp_path.iterdir()) == []

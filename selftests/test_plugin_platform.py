@@ -84,3 +84,34 @@ def test_collecting_needs_no_packages(suite: Suite) -> None:
     result = tester.runpytest_inprocess("--collect-only", "-q", "-k", CASE.id)
     assert result.ret == 0
     result.stdout.fnmatch_lines(["2/3 tests collected*"])
+
+
+REHEARSED = JUDGED + """
+@pytest.mark.rehearsed
+@pytest.mark.parametrize("case", [pytest.param(CASE, id=CASE.id, marks=pytest.mark.a100)])
+def test_full_size(case, observe, judge):
+    judge(finding(case, observed=str(observe(case).wall_seconds), passed=False, reference="rehearsed, not run"))
+"""
+
+
+def test_rehearsing_needs_no_hardware(suite: Suite) -> None:
+    """With --rehearse what is marked so is judged, alone, anywhere; the summary tells it, and how to judge it again."""
+    result = suite(REHEARSED).runpytest_inprocess("-m", "a100", "--rehearse")
+    result.assert_outcomes(failed=1, deselected=3)
+    result.stdout.fnmatch_lines(
+        ["judge again: *--rehearse --platform a100*", "rehearsed, not run:", "  FAIL llama-tiny*"]
+    )
+
+
+def test_what_is_rehearsed_waits_for_the_word(suite: Suite) -> None:
+    """Without --rehearse it is not judged, with the hardware or without; and its platform is a usage error as ever."""
+    tester = suite(REHEARSED, 'nvml=lambda: FakeNvml("NVIDIA A100")')
+    tester.runpytest_inprocess("-m", "a100").assert_outcomes(passed=2, deselected=2)
+    tester.runpytest_inprocess().assert_outcomes(passed=3, deselected=1)
+
+
+def test_nothing_to_rehearse_is_no_pass(suite: Suite) -> None:
+    """A rehearsal that selects nothing fails: nothing was judged."""
+    result = suite(REHEARSED).runpytest_inprocess("--rehearse")
+    assert result.ret != 0
+    result.stdout.fnmatch_lines(["*nothing was judged*"])

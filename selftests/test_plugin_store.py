@@ -146,7 +146,7 @@ def test_record_damaged_during_the_session(suite: Suite) -> None:
         def test_loss(case, observe, judge):
             folder = Path("here", case.id)
             folder.mkdir()
-            (folder / "observation.json").write_text('{"schema": 2, ')
+            (folder / "observation.json").write_text('{"schema": 3, ')
             judge(finding(case, observed=observe(case).outcome))
     """).runpytest_inprocess("--run-dir", "here")
     assert_usage_error(result, f"{CASE.id}/observation.json is truncated or corrupt")
@@ -228,7 +228,7 @@ def test_case_missing_from_a_replay_fails_its_tests(suite: Suite) -> None:
 
 @pytest.mark.parametrize("processes", ["0", "2"])
 @pytest.mark.parametrize(("changes", "words"), [
-    ({"schema": 0}, ["has schema 0, this suite reads 2: record it again"]),
+    ({"schema": 0}, ["has schema 0, this suite reads 3: record it again"]),
     ({"outcome": "splendid"}, ["unknown outcome 'splendid'"]),
     ({"case": {**CASE.to_json(), "engine": "zero4"}}, ["is not an observation: unknown engine 'zero4'"]),
     ({"ranks": None}, ["is not an observation"]),

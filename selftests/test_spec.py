@@ -68,7 +68,7 @@ def test_every_id_is_a_file_name() -> None:
         ({"model": "lama-tiny"}, r"unknown model 'lama-tiny'; did you mean 'llama-tiny'\? \(known: .*\)"),
         ({"dialect": "match"}, r"unknown dialect 'match'; did you mean 'matched'\? \(known: matched, stock\)"),
         ({"optimizer": "adam"}, r"unknown optimizer 'adam'; did you mean 'adamw'\? \(known: adamw, sgd\)"),
-        ({"outputs": "logit"}, r"unknown outputs 'logit'; did you mean 'logits'\? \(known: logits, loss\)"),
+        ({"outputs": "logit"}, r"unknown outputs 'logit'; did you mean 'logits'\? \(known: logits, loss, mean\)"),
         ({"measure": "memry"}, r"unknown measure 'memry'; did you mean 'memory'\? \(known: training, memory, .*\)"),
         ({"measure": "fit"}, "measure 'fit' and a positive budget_mib go together, not 'fit' and None"),
         ({"budget_mib": 7}, "measure 'fit' and a positive budget_mib go together, not 'training' and 7"),

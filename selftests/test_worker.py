@@ -107,7 +107,7 @@ def test_an_unknown_fault_is_refused(tmp_path: Path) -> None:
     [
         (None, "request.json is missing"),
         ("{", "request.json is truncated or corrupt"),
-        ('{"schema": 2}', "request.json is not a request"),
+        ('{"schema": 3}', "request.json is not a request"),
     ],
 )
 def test_a_folder_without_a_request_is_a_usage_error(tmp_path: Path, content: str | None, words: str) -> None:

@@ -1,0 +1,267 @@
+"""``python -m conformance.alarms``: does the gate on speed cry wolf, and does it sleep? Pytest circle.
+
+Races the cases of the gate and judges them as the gate does, over and over, in turns: unchanged, where every failed
+claim is a false alarm; and with one engine, another each time, that takes a tenth longer, where a repeat is caught if a
+claim about that engine fails as slow. Exit status 1 if there was a false alarm, or fewer were caught than wanted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformance.catalogue import PACES, RACE, RIVALS
+from fixtures import extensions
+from fixtures.files import RecordError
+from fixtures.launch import Launcher
+from fixtures.observation import Observation
+from fixtures.outside import Outside
+from fixtures.spec import Case
+from fixtures.throughput import floor, judged
+from fixtures.throughput.floor import Stored
+from fixtures.throughput.heats import run_heat
+from fixtures.throughput.judged import Pace
+from fixtures.throughput.race import Race
+from fixtures.verdict import Finding
+
+ROOT = Path(__file__).resolve().parent.parent
+DEADLINE_SECONDS = 600.0
+CAUGHT_SHARE = 28 / 30
+"""Of the slowed repeats, how many must be caught."""
+
+FAULTS = ("slow_step", "stalled_step", "slow_hooks")
+SLOWED = [RACE[0], *RIVALS]
+"""Whose turn it is to be slow: every engine. What is a feature of another stays as it is."""
+
+
+class AlarmsError(RuntimeError):
+    """Nothing can be counted: a race did not run, or there is no baseline of this machine."""
+
+
+@dataclass(kw_only=True)
+class Bench:
+    """Runs races with one launcher; keeps no records."""
+
+    launcher: Launcher
+    platform: str = "cpu"
+    fault: str | None = None
+    slowed: Case | None = None
+
+    def race(self) -> Race:
+        """A new race of the gate's cases."""
+        return Race(cases=RACE, run=self._heat)
+
+    def _heat(self, cases: Sequence[Case], heat: int) -> list[Observation]:
+        folder = Path(tempfile.mkdtemp(prefix="shardgate-alarms-"))
+        try:
+            folders = [folder / case.id for case in cases]
+            for one in folders:
+                one.mkdir()
+            faults = {} if self.slowed is None or self.fault is None else {self.slowed.id: self.fault}
+            seen = run_heat(self.launcher, cases, folders, platform=self.platform, nvml=Outside().nvml(),
+                            deadline_seconds=DEADLINE_SECONDS, faults=faults)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        lost = next((one for one in seen if one.outcome != "ok"), None)
+        if lost is not None:
+            raise AlarmsError(f"{lost.case.id} {lost.outcome}: {(lost.error or {}).get('message')}")
+        return seen
+
+
+@dataclass(kw_only=True)
+class Repeat:
+    """What the gate said of one race."""
+
+    slowed: Case | None
+    seconds: float
+    heats: int
+    findings: list[Finding]
+    changes: dict[str, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def failed(self) -> list[Finding]:
+        """Claims that did not hold."""
+        return [finding for finding in self.findings if not finding.passed]
+
+    @property
+    def caught(self) -> bool:
+        """Whether the engine that was slowed is named as slow; unstable does not count."""
+        return any(f.subject == self.slowed.id and f.observed.startswith("slower") for f in self.failed
+                   ) if self.slowed is not None else False
+
+    @property
+    def wrong(self) -> list[Finding]:
+        """Failed claims about cases that nothing was done to, nor to what they are measured with."""
+        if self.slowed is None:
+            return self.failed
+        touched = {(p.case.id, p.against) for p in paces() if self.slowed in (p.case, *p.others)}
+        return [f for f in self.failed if not any(f.subject == c and a in f.metric for c, a in touched)]
+
+
+def paces() -> list[Pace]:
+    """All claims of the gate about speed."""
+    return [pace for found in PACES.values() for pace in found]
+
+
+def stored(root: Path, platform: str) -> dict[str, Stored]:
+    """The gate's baselines, by :func:`key`.
+
+    :raises AlarmsError: if one is missing or stale. :raises RecordError: if one is damaged.
+    """
+    found = {}
+    for test, claimed in PACES.items():
+        for pace in claimed:
+            path = root / "baselines" / platform / "test_throughput" / f"{test}[{pace.case.id}].json"
+            baseline = judged.read(path)
+            if baseline is None or baseline.recorded.get("settings") != pace.settings(RACE):
+                raise AlarmsError(f"{path} is missing or stale: tox run -e rebaseline -- -k throughput, or --fresh")
+            found[key(pace)] = baseline
+    return found
+
+
+def key(pace: Pace) -> str:
+    """A claim's name in what this command prints and keeps."""
+    return f"{pace.case.id.removeprefix(f'{pace.case.model}-').partition('-loss')[0]} / {pace.against}"
+
+
+def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
+    """Baselines measured now, kept nowhere."""
+    race = bench.race()
+    race.most_heats = heats
+    race.at_least(heats)
+    found = {}
+    for pace in paces():
+        now = pace.of(race.heats)
+        found[key(pace)] = Stored(value=round(now.value, 3), spread=now.spread,
+                                  recorded=judged.baseline(race, pace, now)["recorded"])
+        print(f"  {key(pace):36s} {now.value:.3f} +/- {now.spread:.1%}", flush=True)
+    return found
+
+
+def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None) -> Repeat:
+    """One race, judged."""
+    bench.slowed = slowed
+    begun, race = time.monotonic(), bench.race()
+    findings = [judged.judge(race, pace, baselines[key(pace)], reference="") for pace in paces()]
+    changes = {}
+    for pace in paces():
+        middle, low, high = floor.change(pace.of(race.heats), baselines[key(pace)])
+        changes[key(pace)] = (middle, (high - low) / 2)
+    return Repeat(slowed=slowed, seconds=time.monotonic() - begun, heats=len(race.heats), findings=findings,
+                  changes=changes)
+
+
+def tell(number: int, one: Repeat) -> None:
+    """One line, and one for each claim that failed."""
+    what = f"{one.slowed.engine} slowed" if one.slowed else "unchanged"
+    verdict = ("caught" if one.caught else "MISSED") if one.slowed else ("FALSE ALARM" if one.failed else "quiet")
+    print(f"{number:3d}  {what:14s} {verdict:12s} {one.heats} heats  {one.seconds:5.1f} s", flush=True)
+    for finding in one.failed:
+        print(f"       {finding.subject}  {finding.metric}: {finding.observed}, allowed {finding.allowed}", flush=True)
+
+
+def report(unchanged: Sequence[Repeat], faulty: Sequence[Repeat], fault: str) -> tuple[str, bool]:
+    """The figures, and whether they are those that are wanted."""
+    lines = []
+    alarms = [one for one in unchanged if one.failed]
+    if unchanged:
+        kinds = Counter(f.observed.partition(" ")[0].rstrip(":") for one in alarms for f in one.failed)
+        why = f" ({', '.join(f'{count} {kind}' for kind, count in kinds.items())})" if kinds else ""
+        lines.append(f"false alarms: {len(alarms)} of {len(unchanged)} unchanged repeats{why}")
+    caught = sum(one.caught for one in faulty)
+    wanted = math.ceil(CAUGHT_SHARE * len(faulty))
+    if faulty:
+        by_engine = Counter(one.slowed.engine for one in faulty if one.slowed and not one.caught)
+        missed = f"; missed: {', '.join(f'{n} x {e}' for e, n in by_engine.items())}" if by_engine else ""
+        lines.append(f"caught: {caught} of {len(faulty)} with {fault} in one engine (wanted: {wanted}){missed}")
+        lines.append(f"in those, wrongly failed claims: {sum(len(one.wrong) for one in faulty)}")
+    everything = [*unchanged, *faulty]
+    seconds = sorted(one.seconds for one in everything)
+    lines.append(f"seconds per repeat: median {seconds[len(seconds) // 2]:.0f}, most {seconds[-1]:.0f}; "
+                 f"heats: {dict(sorted(Counter(one.heats for one in everything).items()))}")
+    if len(unchanged) > 2:
+        for name in unchanged[0].changes:
+            seen = [one.changes[name] for one in unchanged]
+            lines.append(f"  {name:40s} from the baseline: mean {statistics.fmean(middle for middle, _ in seen):+.1%}, "
+                         f"sd {statistics.stdev(middle for middle, _ in seen):.1%}, "
+                         f"interval +/- {statistics.fmean(half for _, half in seen):.1%}")
+        halves = [half for one in unchanged for _, half in one.changes.values()]
+        lines.append(f"smallest drop that is surely seen: {(1 + floor.MARGIN) * math.exp(2 * max(halves)) - 1:.1%}")
+    return "\n".join(lines), not alarms and caught >= wanted
+
+
+def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="conformance.alarms", description=__doc__.partition("\n")[0])
+    parser.add_argument("--repeats", type=int, default=30, help="of each kind (default: 30)")
+    parser.add_argument("--only", choices=("unchanged", "faulty"), help="one kind alone")
+    parser.add_argument("--fault", choices=FAULTS, default="slow_step", help="what is done to one engine")
+    parser.add_argument("--fresh", type=int, metavar="HEATS", help="do not use the stored baselines: measure this many "
+                        f"heats first (at least {floor.HEATS_TO_RECORD})")
+    parser.add_argument("--keep", type=Path, metavar="FILE", help="write every finding there, as JSON lines")
+    return parser.parse_args(argv)
+
+
+def run(options: argparse.Namespace) -> int:
+    """As :func:`main`.
+
+    :raises AlarmsError, RecordError, OSError, ValueError: if nothing can be counted.
+    """
+    extensions.ensure_built()
+    unchanged: list[Repeat] = []
+    faulty: list[Repeat] = []
+    with Launcher() as launcher:
+        bench = Bench(launcher=launcher, fault=options.fault)
+        baselines = fresh(bench, options.fresh) if options.fresh else stored(ROOT, bench.platform)
+        for number in range(options.repeats):
+            # In turns, so that a machine that gets busier meanwhile counts for both kinds.
+            if options.only != "faulty":
+                unchanged.append(repeat(bench, baselines, None))
+                _note(options.keep, number + 1, unchanged[-1])
+            if options.only != "unchanged":
+                faulty.append(repeat(bench, baselines, SLOWED[number % len(SLOWED)]))
+                _note(options.keep, number + 1, faulty[-1])
+    text, met = report(unchanged, faulty, options.fault)
+    print(text)
+    print(f"alarms {'passed' if met else 'FAILED'}")
+    return 0 if met else 1
+
+
+def _note(keep: Path | None, number: int, one: Repeat) -> None:
+    tell(number, one)
+    if keep is not None:
+        row: dict[str, Any] = {
+            "slowed": one.slowed.engine if one.slowed else None, "heats": one.heats, "seconds": one.seconds,
+            "findings": [finding.to_json() for finding in one.findings],
+            "changes": one.changes,
+        }
+        with keep.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(row) + "\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Exit status 0 if the figures are as wanted, 1 if not, 4 if they cannot be measured."""
+    options = _options(argv)
+    least = floor.HEATS_TO_RECORD
+    if options.repeats < 1 or (options.fresh is not None and options.fresh < least):
+        print(f"error: --repeats must be at least 1, --fresh at least {least}", file=sys.stderr)
+        return 4
+    try:
+        return run(options)
+    except (AlarmsError, RecordError, extensions.ExtensionError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 4
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+"""The suite can see what goes wrong over time: schedules, saving and loading, epochs, and the Trainer's bookkeeping.
+
+As in ``test_faults.py``, runs with a fault are judged as a user would, and the lowest rung that breaks is known.
+Checkpoints are damaged, too: loading one must end in an error, or the gate must see what became of it.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conformance.catalogue import CHECKPOINTS, EPOCHS, TRAINER
+from fixtures import extensions
+from fixtures.dialects import settings
+from fixtures.launch import Launcher
+from fixtures.observation import Observation, Request
+from fixtures.spec import Case
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def checkpoint(engine: str, form: str) -> Case:
+    """The fp32 case of ``engine`` that saves in this form."""
+    return next(c for c in CHECKPOINTS if (c.engine, c.checkpoint, c.precision) == (engine, form, "fp32"))
+
+
+def by_trainer(engine: str, outputs: str = "logits") -> Case:
+    """The Trainer's case of ``engine`` that does not clip."""
+    cases = [c for c in TRAINER if c.max_grad_norm is None and c.last_rows is not None]
+    return next(c for c in cases if (c.engine, c.outputs) == (engine, outputs))
+
+
+DDP, FSDP2, ZERO2 = checkpoint("ddp", "full"), checkpoint("fsdp2", "sharded"), checkpoint("zero2", "sharded")
+EPOCH = EPOCHS[0]
+
+SEEN = [
+    ("scheduler_stepped_per_rank", FSDP2, "schedule"),
+    ("scheduler_stepped_per_rank", ZERO2, "schedule"),
+    ("saving_changes_weights", DDP, "curve"),
+    ("tied_weights_untied", FSDP2, "checkpoint"),
+    ("export_in_bf16", ZERO2, "checkpoint"),
+    ("loader_kept", DDP, "memory"),
+    ("optimizer_not_restored", FSDP2.with_(resumed=True), "checkpoint"),
+    ("optimizer_not_restored", DDP.with_(resumed=True), "checkpoint"),
+    ("random_not_restored", DDP.with_(resumed=True), "checkpoint"),
+    ("scheduler_not_restored", ZERO2.with_(resumed=True), "schedule"),
+    ("loader_not_sharded", EPOCH, "data"),
+    ("epoch_forgotten", EPOCH, "data"),
+    ("loader_kept", EPOCH, "memory"),
+    ("division_missing", by_trainer("ddp"), "gradients"),
+    ("division_missing", by_trainer("zero2", "mean"), "gradients"),
+    ("division_doubled", by_trainer("fsdp2"), "gradients"),
+    ("last_window_skipped", by_trainer("ddp"), "data"),
+]
+"""Fault, the case it is put into, and the lowest rung that must break."""
+
+_SOURCES = [case.source or case for _, case, _ in SEEN]
+SOUND = sorted({*(case for _, case, _ in SEEN), *_SOURCES}, key=lambda case: (case.resumed, case.id))
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    """One launcher for all runs of this module, with DeepSpeed's extensions built."""
+    extensions.ensure_built()
+    with Launcher() as launcher:
+        yield launcher
+
+
+def record(launcher: Launcher, folder: Path, case: Case, fault: str | None = None) -> Observation:
+    """Run ``case`` into ``folder`` as the plugin does."""
+    run_dir = folder / case.id
+    run_dir.mkdir(parents=True)
+    asked = Request.of(case, settings(case))
+    return launcher.run(Request(**{**vars(asked), "fault": fault}), run_dir, deadline_seconds=120)
+
+
+@pytest.fixture(scope="module")
+def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run, without a fault, of every case here and its oracle; what continues comes after its source."""
+    folder = tmp_path_factory.mktemp("sound")
+    trained = [case for case in SOUND if case.measure == "training"]
+    for case in [*dict.fromkeys(case.oracle for case in trained), *SOUND]:
+        assert record(launcher, folder, case).outcome == "ok"
+    return folder
+
+
+def judge(folder: Path, case: Case) -> subprocess.CompletedProcess[str]:
+    """Judge all that the gate claims of ``case``, from the records in ``folder``."""
+    pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+    command = [*pytest_command, f"--replay={folder}", "-k", f"[{case.id}]"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+def without(sound: Path, folder: Path, *cases: Case) -> Path:
+    """A copy of the sound runs that lacks these."""
+    shutil.copytree(sound, folder, ignore=shutil.ignore_patterns(*(case.id for case in cases)))
+    return folder
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in SOUND])
+def test_a_sound_run_passes(case: Case, sound: Path) -> None:
+    """Without a fault, all rungs hold: what fails below fails for its fault."""
+    judged = judge(sound, case)
+    assert judged.returncode == 0, judged.stdout
+
+
+@pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
+def test_a_fault_breaks_its_rung(
+    fault: str, case: Case, rung: str, *, sound: Path, launcher: Launcher, tmp_path: Path,
+) -> None:
+    """With the fault, the gate fails, and the report names this rung as the lowest that breaks."""
+    folder = without(sound, tmp_path / "run", case)
+    record(launcher, folder, case, fault)
+    judged = judge(folder, case)
+    assert judged.returncode == 1, judged.stdout
+    lowest = re.search(rf"^ *\[(\w+)\] {re.escape(case.id)}  ", judged.stdout, re.MULTILINE)
+    assert lowest is not None, judged.stdout
+    assert lowest.group(1) == rung, judged.stdout
+
+
+TRUNCATED, MISSING = "truncated", "missing"
+DAMAGED = [
+    (DDP, "model.safetensors", TRUNCATED),
+    (DDP, "optimizer.bin", TRUNCATED),
+    (DDP, "optimizer.bin", MISSING),
+    (FSDP2, "pytorch_model_fsdp_0/__1_0.distcp", TRUNCATED),
+    (FSDP2, "optimizer_0/__1_0.distcp", MISSING),
+    (FSDP2, "optimizer_0/.metadata", MISSING),
+    (ZERO2, "pytorch_model/zero_pp_rank_1_mp_rank_00_optim_states.pt", TRUNCATED),
+    (ZERO2, "pytorch_model/mp_rank_00_model_states.pt", MISSING),
+]
+"""What is done to which file of a checkpoint."""
+
+UNNOTICED = [
+    # Accelerate logs, at a level that nobody sees, that it could not load them.
+    (DDP, "random_states_1.pkl", MISSING),
+    (FSDP2, "random_states_1.pkl", TRUNCATED),
+]
+"""Damage that Accelerate passes over in silence."""
+
+
+def damage(path: Path, how: str) -> None:
+    """Cut a file of a checkpoint to half of its size, or take it away."""
+    size = path.stat().st_size
+    if how == MISSING:
+        path.unlink()
+    else:
+        with path.open("r+b") as stream:
+            stream.truncate(size // 2)
+
+
+def damaged(rows: list[tuple[Case, str, str]]) -> list[object]:
+    """Parameters with ids."""
+    return [pytest.param(*row, id=f"{row[0].engine}-{row[1].rpartition('/')[2]}-{row[2]}") for row in rows]
+
+
+@pytest.mark.parametrize(("case", "name", "how"), damaged(DAMAGED))
+def test_a_damaged_checkpoint_is_refused(
+    case: Case, name: str, how: str, *, sound: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    """Loading a truncated or missing part ends in an error that says something, never in another model."""
+    resumed = case.with_(resumed=True)
+    folder = without(sound, tmp_path / "run", resumed)
+    damage(folder / case.id / "checkpoint" / name, how)
+    seen = record(launcher, folder, resumed)
+    assert (seen.outcome, bool((seen.error or {})["message"])) == ("crashed", True)
+
+
+@pytest.mark.parametrize(("case", "name", "how"), damaged(UNNOTICED))
+def test_damage_that_is_passed_over_is_seen(
+    case: Case, name: str, how: str, *, sound: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    """Where Accelerate goes on with fresh random generators, the gate says so."""
+    resumed = case.with_(resumed=True)
+    folder = without(sound, tmp_path / "run", resumed)
+    damage(folder / case.id / "checkpoint" / name, how)
+    assert record(launcher, folder, resumed).outcome == "ok"
+    assert "random after loading" in judge(folder, resumed).stdout
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in (DDP, FSDP2, ZERO2)])
+def test_a_checkpoint_cut_short_by_a_killed_rank_is_refused(
+    case: Case, sound: Path, launcher: Launcher, tmp_path: Path
+) -> None:
+    """A rank that dies while it saves leaves nothing behind that loads as if it were whole.
+
+    Under DDP rank 0 may get to the end of what it writes; then only the dead rank's random generators are missing.
+    """
+    resumed = case.with_(resumed=True)
+    folder = without(sound, tmp_path / "run", case, resumed)
+    assert record(launcher, folder, case, "killed_while_saving").outcome == "crashed"
+    seen = record(launcher, folder, resumed)
+    if case == DDP and seen.outcome == "ok":
+        assert "random after loading" in judge(folder, resumed).stdout
+    else:
+        assert (seen.outcome, bool((seen.error or {})["message"])) == ("crashed", True)
