@@ -83,6 +83,9 @@ STOCK = [
     *spread(
         ORACLE["curve"], DISTRIBUTED, ("fp32", "bf16-mixed"), dialect="stock", outputs="loss", steps=3,
     ),
+    # What a user gets whose DeepSpeed config file names a stage and nothing else: Accelerate fills in no more then, so
+    # all the rest, clipping too, is DeepSpeed's own default.
+    *spread(ORACLE["curve"], ("zero1", "zero3"), ("fp32",), dialect="config", outputs="loss", steps=3),
 ]
 
 _SAVED = Case(

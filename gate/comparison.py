@@ -129,7 +129,7 @@ def differences(found: Mapping[str, Pair]) -> list[Difference]:
 
 def _of_case(old: Observation, new: Observation, oracle: Pair | None) -> list[Difference]:
     measured = _memory(old, new) if old.case.measure != "training" else _numerics(old, new, oracle)
-    explained = _replaced(old, new) if old.case.dialect == "stock" else ()  # matched cases have all settings made equal
+    explained = _replaced(old, new) if old.case.dialect != "matched" else ()  # there all settings are made equal
     return [
         Difference(
             case=old.case.id, rung=rung, metric=metric, size=size, allowed=allowed, why=why, explained=explained,

@@ -185,11 +185,19 @@ def main(argv: Sequence[str], world: World | None = None) -> int:
     if not words.only and not words.keyword:
         write(found)
     print("\n".join([*lines(found), f"{time.monotonic() - began:.0f} s; {folder / 'power.json'}"]))
-    return 0 if rows and all(row.passed for row in rows) else DO_NOT_MOVE
+    silent = [part for part in _parts(words) if not any(row.part == part for row in rows)]
+    for part in silent:
+        print(f"power: {part}: nothing was tried, and that proves nothing", file=sys.stderr)
+    return 0 if not silent and all(row.passed for row in rows) else DO_NOT_MOVE
+
+
+def _parts(words: argparse.Namespace) -> Sequence[str]:
+    """The parts to be run: a word that narrows them leaves the comparison of an environment with itself out."""
+    return [part for part in words.only or PARTS if not (part == "same" and words.keyword)]
 
 
 def _rows(words: argparse.Namespace, folder: Path, world: World) -> Iterator[Row]:
-    parts = words.only or PARTS
+    parts = _parts(words)
     folder.mkdir(parents=True, exist_ok=True)
 
     def tell(line: str) -> None:
@@ -200,7 +208,7 @@ def _rows(words: argparse.Namespace, folder: Path, world: World) -> Iterator[Row
         yield from detect(table, folder / "regressions", tell, world)
     if "faults" in parts:
         yield from inject(folder, words.keyword, tell)
-    if "same" in parts and not words.keyword:
+    if "same" in parts:
         yield from repeat(folder / "same", words.repeats, SAME, tell, world)
 
 

@@ -152,3 +152,10 @@ def test_power_ends_with_1_where_something_is_missed(
     assert power.main([*words, str(tmp_path / "seen")], here) == 0
     assert power.main([*words, str(tmp_path / "missed")], world(tmp_path)) == 1
     assert "0 of 1" in capsys.readouterr().out
+
+
+def test_a_part_that_tries_nothing_is_no_proof(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A word that names no regression leaves an empty table, and that is not all of it."""
+    words = ["--only", "regressions", "-k", "nonsense", "--run-dir", str(tmp_path / "power")]
+    assert power.main(words, world(tmp_path)) == 1
+    assert "proves nothing" in capsys.readouterr().err
