@@ -55,7 +55,7 @@ FULL_SIZE = [
         ("ddp", H200), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", ALL), ("zero2", ALL), ("zero3", ALL),
     ]),
     *_booked(GRANITE, [
-        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", H200), ("zero3", ALL),
+        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", ALL), ("zero3", ALL),
     ]),
 ]
 
