@@ -57,10 +57,12 @@ def test_a_broken_setting_is_caught(rehearse: Callable[..., Observation]) -> Non
     assert not rehearsal.straight(seen).passed
 
 
-def test_a_gpu_steps_over_lists_of_tensors(rehearse: Callable[..., Observation]) -> None:
+@pytest.mark.parametrize("engine", ["ddp", "fsdp1", "fsdp2"])
+def test_a_gpu_steps_over_lists_of_tensors(engine: str, rehearse: Callable[..., Observation]) -> None:
     """Rehearsed for a GPU the step needs a temporary as large as all that is stepped on; on the CPU it does not."""
+    case = DEEP.with_(engine=engine)
     peaks = {
-        platform: max(rehearse(DEEP, [2], platform).ranks[0].memory["ranks"]["0"]["2"]["step"]["stretches"])
+        platform: max(rehearse(case, [2], platform).ranks[0].memory["ranks"]["0"]["2"]["step"]["stretches"])
         for platform in ("cpu", "a100")
     }
     assert peaks["a100"] > 1.05 * peaks["cpu"]
