@@ -158,7 +158,8 @@ def _numerics(old: Observation, new: Observation, oracle: Pair | None) -> Iterat
     norms = [[step[0] for step in seen.grad_norms] for seen in (old, new)]
     if not any(norm is None for norm in (*norms[0], *norms[1])):
         yield _held(old, "norm_curve", "reported gradient norm", _curve(norms[0], norms[1]))
-    yield _held(old, "gradients", "gradients of step 1", _gradients(old, new, oracle))
+    if old.group("gradients") or new.group("gradients"):  # a resumed run has none: step 1 was another's
+        yield _held(old, "gradients", "gradients of step 1", _gradients(old, new, oracle))
 
 
 _RUNG = {"loss": "loss", "loss_curve": "curve", "norm_curve": "gradients", "gradients": "gradients"}

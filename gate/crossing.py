@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gate import records
+from fixtures.verdict import Finding
+from gate import comparison, records
 from gate.environments import Environment
 from gate.problems import MachineError
 from gate.records import Judged, Side
@@ -54,7 +55,7 @@ def cross(
     found = {way: records.read(folders[way]) for way in WORDS}
     breaks = [
         replace(one, finding=replace(one.finding, reference=f"{one.finding.reference}; {WORDS[way]}"))
-        for way, side in found.items() for one in broken(old, side)[0]
+        for way, side in found.items() for one in [*_claims(old, side), *_numbers(old, side, names)]
     ]
     problems = [f"{WORDS[way]}: {told.last_words}" for way, told in ended.items() if not told.judged]
     problems += [
@@ -64,6 +65,24 @@ def cross(
     return Crossed(
         breaks=tuple(breaks), problems=tuple(problems), judged=sum(len(side.judged) for side in found.values())
     )
+
+
+def _claims(old: Side, side: Side) -> list[Judged]:
+    """What fails here only; not what is claimed to the last bit, which two releases do not owe each other."""
+    return [one for one in broken(old, side)[0] if one.finding.tolerance != 0]
+
+
+def _numbers(old: Side, side: Side, names: list[str]) -> list[Judged]:
+    """Numbers of the resumed runs that lie beyond noise from those that the pinned side resumed itself."""
+    found = {name: pair for name, pair in comparison.pairs(old, side).items() if name in names}
+    beyond = [one for one in comparison.differences(found) if one.beyond]
+    return [
+        Judged(nodeid=next((test for test in old.by_test if f"[{one.case}]" in test), one.case), finding=Finding(
+            subject=one.case, rung=one.rung, metric=one.metric, observed=f"off by {one.size:.3g}",
+            allowed=f"{one.allowed:.3g}: {one.why}", reference="resumed by the pinned side", passed=False,
+        ))
+        for one in beyond
+    ]
 
 
 def _resumed(side: Side) -> list[str]:

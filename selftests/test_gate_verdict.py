@@ -15,6 +15,7 @@ from gate import records, verdict
 from gate.records import Side
 from gate.verdict import Verdict, decide, leaks
 from selftests.gate_fakes import CASES, FSDP2, INSTALLED, ZERO3, finding, nodeid, record
+from selftests.records import safetensors
 
 PLAIN = FSDP2.oracle
 VERSIONS = {name: version.partition("+")[0] for name, version in INSTALLED.items()}
@@ -135,6 +136,17 @@ def test_nan_is_never_noise(tmp_path: Path) -> None:
     """Nor on both sides."""
     nan = {FSDP2: {"losses": (4.0, 3.0, 2.0, float("nan"))}}
     assert compare(tmp_path, nan, nan).status == 1
+
+
+def test_a_case_without_gradients_is_compared_by_the_rest(tmp_path: Path) -> None:
+    """A resumed run has none of step 1; one side that has none is a difference."""
+    for name, kept in (("old", ()), ("new", ()), ("whole", ("gradients/w",))):
+        record(tmp_path / name, FSDP2, VERSIONS, {})
+        tensors = {"parameters/w": [1.0], **{one: [1.0] for one in kept}}
+        (tmp_path / name / FSDP2.id / "tensors.safetensors").write_bytes(safetensors(tensors))
+    old, new, whole = (records.read(tmp_path / name) for name in ("old", "new", "whole"))
+    assert decide(old, new).within == (3, 3)
+    assert [one.metric for one in decide(whole, new).differences] == ["gradients of step 1"]
 
 
 def test_a_changed_default_explains_a_stock_case_only(tmp_path: Path) -> None:
