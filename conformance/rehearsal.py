@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from fixtures import verdict
 from fixtures.observation import Observation
+from fixtures.rehearsal import forecast
 from fixtures.rehearsal.cards import ASSUMED, CARD_GIB, GIB
-from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError, forecast
+from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError
 from fixtures.spec import ENGINES, Case
 from fixtures.verdict import Claim, Finding, Tolerance
 
@@ -22,7 +23,7 @@ under ZeRO one parameter of four layers, the one at the cut between ranks (ZeRO-
 def foretold(seen: Observation, layers: int | None = None) -> Forecast | None:
     """The forecast of a rehearsal, or ``None`` if its record holds none."""
     try:
-        return forecast(seen.ranks[0].memory, layers, offload=seen.case.offload)
+        return forecast.foretold(seen.case, seen.ranks[0].memory, layers)
     except (ForecastError, IndexError):
         return None
 
