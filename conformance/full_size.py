@@ -49,13 +49,13 @@ FULL_SIZE = [
     *_booked(GPT2_LARGE, [(engine, ALL) for engine in ENGINES]),
     *_booked(GPT2_XL, [(engine, ALL) for engine in ENGINES]),
     *_booked(MISTRAL, [
-        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", H200), ("zero3", ALL),
+        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", ALL), ("zero3", ALL),
     ]),
     *_booked(MISTRAL.with_(precision="bf16-true"), [
         ("ddp", H200), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", ALL), ("zero2", ALL), ("zero3", ALL),
     ]),
     *_booked(GRANITE, [
-        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", H200), ("zero3", ALL),
+        ("ddp", NONE), ("fsdp1", ALL), ("fsdp2", ALL), ("zero1", H200), ("zero2", ALL), ("zero3", ALL),
     ]),
 ]
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from fixtures import verdict
 from fixtures.observation import Observation
+from fixtures.rehearsal import forecast
 from fixtures.rehearsal.cards import ASSUMED, CARD_GIB, GIB
-from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError, forecast
+from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError
 from fixtures.spec import ENGINES, Case
 from fixtures.verdict import Claim, Finding, Tolerance
 
@@ -16,13 +17,13 @@ ERROR = Tolerance(relative=0.05, reason="a rehearsal foretells a peak within 5 %
 
 BEND, BEND_CUT = 1e-3, 2.5e-2
 """How far the smallest depth may lie off the line, relative to its peak: the bytes of a row loader and of paddings;
-under ZeRO-1 and ZeRO-2 one parameter's gradient, the one at the cut, of four layers."""
+under ZeRO one parameter of four layers, the one at the cut between ranks (ZeRO-1, ZeRO-2) or groups (ZeRO-3)."""
 
 
 def foretold(seen: Observation, layers: int | None = None) -> Forecast | None:
     """The forecast of a rehearsal, or ``None`` if its record holds none."""
     try:
-        return forecast(seen.ranks[0].memory, layers, offload=seen.case.offload)
+        return forecast.foretold(seen.case, seen.ranks[0].memory, layers)
     except (ForecastError, IndexError):
         return None
 
@@ -60,7 +61,7 @@ def tells_apart(other: Observation, ran: Observation) -> Finding:
 def straight(rehearsed: Observation) -> Finding:
     """The smallest depth lies on the line through the two others: what is told of the full depth follows."""
     told = foretold(rehearsed)
-    most = BEND_CUT if ENGINES[rehearsed.case.engine].zero_stage in (1, 2) else BEND
+    most = BEND_CUT if ENGINES[rehearsed.case.engine].zero_stage else BEND
     claim = _claim(rehearsed.case, "bend of the line in layers", "the smallest depth, not used for the line")
     if told is None:
         return claim.found(observed="not recorded", allowed=f"{most:.1%}", passed=False, used=math.inf)

@@ -43,6 +43,7 @@ from conformance.catalogue import (
     without,
 )
 from conformance.full_size import FULL_SIZE
+from conformance.published import TABLES
 from fixtures import known_failures
 from fixtures.baseline import stale
 from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
@@ -93,7 +94,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
     every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION, *REHEARSED,
-             *(one.case for one in FULL_SIZE)]
+             *(one.case for one in FULL_SIZE), *(row.case for rows in TABLES.values() for row in rows)]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)
     assert {case.engine for case in every} == set(ENGINES) - {"plain"}

@@ -32,6 +32,7 @@ CIRCLES: Mapping[str, str] = {
     "conformance.memory": "pure",
     "conformance.own_model": "pure",
     "conformance.promises": "pure",
+    "conformance.published": "pytest",
     "conformance.rehearsal": "pure",
     "conformance.test_*": "pytest",
     "conformance.tolerances": "pure",
