@@ -107,7 +107,7 @@ def test_what_is_rehearsed_waits_for_the_word(suite: Suite) -> None:
     """Without --rehearse it is not judged, with the hardware or without; and its platform is a usage error as ever."""
     tester = suite(REHEARSED, 'nvml=lambda: FakeNvml("NVIDIA A100")')
     tester.runpytest_inprocess("-m", "a100").assert_outcomes(passed=2, deselected=2)
-    tester.runpytest_inprocess().assert_outcomes(passed=3, deselected=1)
+    tester.runpytest_inprocess("--run-dir=other").assert_outcomes(passed=3, deselected=1)
 
 
 def test_nothing_to_rehearse_is_no_pass(suite: Suite) -> None:
