@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fixtures import extensions
+from fixtures.launch import Launcher
 from selftests.plugin_fakes import Suite
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,6 +33,23 @@ both = pytest.mark.parametrize("case", [
 ])
 one = pytest.mark.parametrize("case", [pytest.param(CASE, id=CASE.id, marks=pytest.mark.cpu)])
 """
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _outside_tox() -> Iterator[None]:
+    """Commands are spelled as for a shell inside the environment, also where tox runs these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("TOX_ENV_NAME", raising=False)
+        yield
+
+
+@pytest.fixture(scope="module")
+def launcher() -> Iterator[Launcher]:
+    """One launcher for all real runs of a module, with DeepSpeed's extensions built."""
+    extensions.ensure_built()
+    with Launcher() as launcher:
+        yield launcher
+
 
 @pytest.fixture
 def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:

@@ -6,23 +6,14 @@ Checkpoints are damaged, too: loading one must end in an error, or the gate must
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conformance.catalogue import CHECKPOINTS, EPOCHS, TRAINER
-from fixtures import extensions
-from fixtures.dialects import settings
 from fixtures.launch import Launcher
-from fixtures.observation import Observation, Request
 from fixtures.spec import Case
-
-ROOT = Path(__file__).resolve().parent.parent
+from selftests.replayed import assert_breaks, assert_sound, judge, record, without
 
 
 def checkpoint(engine: str, form: str) -> Case:
@@ -65,22 +56,6 @@ SOUND = sorted({*(case for _, case, _ in SEEN), *_SOURCES}, key=lambda case: (ca
 
 
 @pytest.fixture(scope="module")
-def launcher() -> Iterator[Launcher]:
-    """One launcher for all runs of this module, with DeepSpeed's extensions built."""
-    extensions.ensure_built()
-    with Launcher() as launcher:
-        yield launcher
-
-
-def record(launcher: Launcher, folder: Path, case: Case, fault: str | None = None) -> Observation:
-    """Run ``case`` into ``folder`` as the plugin does."""
-    run_dir = folder / case.id
-    run_dir.mkdir(parents=True)
-    asked = Request.of(case, settings(case))
-    return launcher.run(Request(**{**vars(asked), "fault": fault}), run_dir, deadline_seconds=120)
-
-
-@pytest.fixture(scope="module")
 def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recorded run, without a fault, of every case here and its oracle; what continues comes after its source."""
     folder = tmp_path_factory.mktemp("sound")
@@ -90,24 +65,10 @@ def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def judge(folder: Path, case: Case) -> subprocess.CompletedProcess[str]:
-    """Judge all that the gate claims of ``case``, from the records in ``folder``."""
-    pytest_command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
-    command = [*pytest_command, f"--replay={folder}", "-k", f"[{case.id}]"]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
-
-
-def without(sound: Path, folder: Path, *cases: Case) -> Path:
-    """A copy of the sound runs that lacks these."""
-    shutil.copytree(sound, folder, ignore=shutil.ignore_patterns(*(case.id for case in cases)))
-    return folder
-
-
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in SOUND])
 def test_a_sound_run_passes(case: Case, sound: Path) -> None:
     """Without a fault, all rungs hold: what fails below fails for its fault."""
-    judged = judge(sound, case)
-    assert judged.returncode == 0, judged.stdout
+    assert_sound(judge(sound, case))
 
 
 @pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
@@ -115,13 +76,9 @@ def test_a_fault_breaks_its_rung(
     fault: str, case: Case, rung: str, *, sound: Path, launcher: Launcher, tmp_path: Path,
 ) -> None:
     """With the fault, the gate fails, and the report names this rung as the lowest that breaks."""
-    folder = without(sound, tmp_path / "run", case)
+    folder = without(sound, tmp_path / "run", case.id)
     record(launcher, folder, case, fault)
-    judged = judge(folder, case)
-    assert judged.returncode == 1, judged.stdout
-    lowest = re.search(rf"^ *\[(\w+)\] {re.escape(case.id)}  ", judged.stdout, re.MULTILINE)
-    assert lowest is not None, judged.stdout
-    assert lowest.group(1) == rung, judged.stdout
+    assert_breaks(judge(folder, case), case, rung)
 
 
 TRUNCATED, MISSING = "truncated", "missing"
@@ -166,7 +123,7 @@ def test_a_damaged_checkpoint_is_refused(
 ) -> None:
     """Loading a truncated or missing part ends in an error that says something, never in another model."""
     resumed = case.with_(resumed=True)
-    folder = without(sound, tmp_path / "run", resumed)
+    folder = without(sound, tmp_path / "run", resumed.id)
     damage(folder / case.id / "checkpoint" / name, how)
     seen = record(launcher, folder, resumed)
     assert (seen.outcome, bool((seen.error or {})["message"])) == ("crashed", True)
@@ -178,7 +135,7 @@ def test_damage_that_is_passed_over_is_seen(
 ) -> None:
     """Where Accelerate goes on with fresh random generators, the gate says so."""
     resumed = case.with_(resumed=True)
-    folder = without(sound, tmp_path / "run", resumed)
+    folder = without(sound, tmp_path / "run", resumed.id)
     damage(folder / case.id / "checkpoint" / name, how)
     assert record(launcher, folder, resumed).outcome == "ok"
     assert "random after loading" in judge(folder, resumed).stdout
@@ -193,7 +150,7 @@ def test_a_checkpoint_cut_short_by_a_killed_rank_is_refused(
     Under DDP rank 0 may get to the end of what it writes; then the gate fails by the run that died.
     """
     resumed = case.with_(resumed=True)
-    folder = without(sound, tmp_path / "run", case, resumed)
+    folder = without(sound, tmp_path / "run", case.id, resumed.id)
     assert record(launcher, folder, case, "killed_while_saving").outcome == "crashed"
     seen = record(launcher, folder, resumed)
     if case == DDP and seen.outcome == "ok":

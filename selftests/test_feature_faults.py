@@ -5,10 +5,7 @@ As in ``test_faults``: recorded with a fault and without, then judged as a user 
 
 from __future__ import annotations
 
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,12 +21,9 @@ from conformance.catalogue import (
     references,
     rounds_like,
 )
-from fixtures import extensions
-from fixtures.dialects import settings
 from fixtures.launch import Launcher
-from fixtures.observation import Request
 from fixtures.spec import Case
-from selftests.test_faults import judge
+from selftests.replayed import assert_breaks, assert_sound, judge, record, without
 
 
 def one(cases: list[Case], engine: str, **wanted: object) -> Case:
@@ -60,22 +54,6 @@ SEEN = [
 
 SOUND = sorted({case for _, case, _ in SEEN}, key=lambda case: case.id)
 
-Record = Callable[[Path, Case, str | None], None]
-
-
-@pytest.fixture(scope="module")
-def record() -> Iterator[Record]:
-    """``record(folder, case, fault)`` runs the case into ``folder`` as the plugin does."""
-    extensions.ensure_built()
-    with Launcher() as launcher:
-
-        def go(folder: Path, case: Case, fault: str | None) -> None:
-            run_dir = folder / case.id
-            run_dir.mkdir(parents=True)
-            launcher.run(replace(Request.of(case, settings(case)), fault=fault), run_dir, deadline_seconds=120)
-
-        yield go
-
 
 def needed(case: Case) -> set[Case]:
     """The runs that the gate's claims about ``case`` look at: itself, and what it is compared with."""
@@ -87,14 +65,14 @@ def needed(case: Case) -> set[Case]:
 
 
 @pytest.fixture(scope="module")
-def sound(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
+def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Case], Path]:
     """``sound(case)``: a folder of recorded runs without a fault, of the case and of what it is compared with."""
     folder = tmp_path_factory.mktemp("sound")
 
     def recorded(case: Case) -> Path:
         for other in sorted(needed(case), key=lambda case: case.id):
             if not (folder / other.id).exists():
-                record(folder, other, None)
+                record(launcher, folder, other)
         return folder
 
     return recorded
@@ -103,20 +81,14 @@ def sound(record: Record, tmp_path_factory: pytest.TempPathFactory) -> Callable[
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in SOUND])
 def test_a_sound_run_passes(case: Case, sound: Callable[[Case], Path]) -> None:
     """Without a fault all rungs hold: what fails below fails for its fault."""
-    judged = judge(sound(case), case)
-    assert judged.returncode == 0, judged.stdout
+    assert_sound(judge(sound(case), case))
 
 
 @pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
 def test_a_fault_breaks_its_rung(
-    fault: str, case: Case, rung: str, *, sound: Callable[[Case], Path], record: Record, tmp_path: Path,
+    fault: str, case: Case, rung: str, *, sound: Callable[[Case], Path], launcher: Launcher, tmp_path: Path,
 ) -> None:
     """With the fault the gate fails, and the report names this rung as the lowest that breaks."""
-    folder = tmp_path / "run"
-    shutil.copytree(sound(case), folder, ignore=shutil.ignore_patterns(case.id))
-    record(folder, case, fault)
-    judged = judge(folder, case)
-    assert judged.returncode == 1, judged.stdout
-    lowest = re.search(rf"^ *\[(\w+)\] {re.escape(case.id)}  ", judged.stdout, re.MULTILINE)
-    assert lowest is not None, judged.stdout
-    assert lowest.group(1) == rung, judged.stdout
+    folder = without(sound(case), tmp_path / "run", case.id)
+    record(launcher, folder, case, fault)
+    assert_breaks(judge(folder, case), case, rung)

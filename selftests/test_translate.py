@@ -145,7 +145,9 @@ def by_accelerate(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[Docume
     for number, document in enumerate(documents):
         dialect = read(document).dialect
         paths.append(folder / f"{number}.{'json' if dialect == 'deepspeed-json' else 'yaml'}")
-        paths[-1].write_text(files.dump(document, dialect))
+        # A DeepSpeed config does not say how many processes there are; `accelerate launch` wants to be told.
+        launched = {} if dialect == "deepspeed-json" else {"num_processes": 2}
+        paths[-1].write_text(files.dump({**launched, **document}, dialect))
     command = [sys.executable, "-m", "selftests.accelerate_reader", *map(str, paths)]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=True)
     told = [json.loads(line) for line in ended.stdout.splitlines() if line.startswith("{")]
