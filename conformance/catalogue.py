@@ -78,6 +78,19 @@ FROZEN = [
 ]
 MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN]
 
+SIX = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+SCALED = spread(ORACLE["curve"], SIX, ("fp16-mixed",), scale_window=4)
+"""fp16 whose loss scale doubles every few steps: its way is a formula, and must not show in the training."""
+OVERFLOWING = spread(ORACLE["curve"].with_(steps=8), SIX, ("fp16-mixed",), scale_power=20)
+"""fp16 that begins far too large: the first updates are left out, and those alone."""
+
+KERNELS = [
+    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), compiler="inductor"),
+    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), attention="flash"),
+    *spread(ORACLE["curve"], ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-mixed",), fused=True),
+]
+"""The same training with other kernels: torch.compile, flash attention, fused AdamW. On GPUs, where they pay."""
+
 STOCK = [
     # What a user gets who names an engine and a precision and nothing else; the model returns its own loss.
     *spread(
@@ -286,8 +299,10 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
 
 def on_gpus(cases: Iterable[Case]) -> list[Any]:
     """As :func:`params`, for what a CPU that others use too cannot be asked."""
-    gpus = [name for name in PLATFORMS if name != "cpu"]
-    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in gpus]) for case in cases]
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in GPUS]) for case in cases]
+
+
+GPUS = tuple(name for name in PLATFORMS if name != "cpu")
 
 
 def platforms(case: Case) -> tuple[str, ...]:
@@ -298,7 +313,9 @@ def platforms(case: Case) -> tuple[str, ...]:
     """
     if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
         return ("cpu",)
-    gpus = ("a100", "h100", "h200")
+    gpus = GPUS
+    if case.compiler != "none" or case.fused or case.attention == "flash":
+        return gpus
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
@@ -335,13 +352,14 @@ def same_arithmetic(case: Case) -> bool:
     """
     if case.precision == "fp32":
         return True
-    if case.precision == "bf16-mixed" and ENGINES[case.engine].family == "ddp":
+    mixed = case.precision.endswith("-mixed")
+    if mixed and ENGINES[case.engine].family == "ddp":
         return False
-    if case.precision == "bf16-mixed" and case.engine == "zero0":
+    if mixed and case.engine == "zero0":
         return False
     if case.precision == "bf16-true" and case.max_grad_norm is not None and case.engine not in ("zero1", "zero2"):
         return False
-    fp32_sums = case.precision == "bf16-mixed" and case.engine.startswith(("fsdp2", "zero"))
+    fp32_sums = mixed and case.engine.startswith(("fsdp2", "zero"))
     return case.accumulation_steps == 1 or fp32_sums
 
 
