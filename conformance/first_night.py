@@ -151,7 +151,8 @@ def _named(parser: argparse.ArgumentParser, words: str, known: Sequence[str]) ->
     found = [name for name in words.split(",") if name]
     unknown = [name for name in found if name not in known]
     if unknown or not found:
-        parser.exit(4, f"first_night: nothing is called {', '.join(unknown) or 'nothing'} (known: {', '.join(known)})\n")
+        wrong = ", ".join(unknown) or "nothing"
+        parser.exit(4, f"first_night: nothing is called {wrong} (known: {', '.join(known)})\n")
     return found
 
 

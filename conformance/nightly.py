@@ -6,7 +6,6 @@ times what the CPU takes, of the large ones the published step times, or the car
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,7 +91,8 @@ def _published() -> list[Booking]:
 
 def _trials() -> list[Booking]:
     return [
-        Booking(case=case, gib=full_size.need(case), minutes=one.minutes) for one in TRIALS for case in one.runs.values()
+        Booking(case=case, gib=full_size.need(case), minutes=one.minutes)
+        for one in TRIALS for case in one.runs.values()
     ]
 
 
@@ -140,11 +140,6 @@ def table(platform: str) -> str:
                  f"{sum(b.minutes for b in small):.0f} together |")
     lines.append(f"| **all** | | | **{device_hours(booked):.1f} device hours** |")
     return "\n".join(lines)
-
-
-def with_need(booking: Booking, gib: float) -> Booking:
-    """The booking with another need of memory."""
-    return dataclasses.replace(booking, gib=gib)
 
 
 if __name__ == "__main__":

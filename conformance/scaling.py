@@ -42,7 +42,7 @@ def way(seen: Observation) -> Iterator[Finding]:
     yield verdict.holds(claim, not wrong and len(seen.loss_scales) == seen.case.steps, observed=observed,
                         allowed=allowed)
     if seen.case.optimizer == "adamw":
-        counted = [list(rank.engaged["local"]["optimizer_steps"]) for rank in seen.ranks]
+        counted = [list(rank.engaged.get("local", {}).get("optimizer_steps", ())) for rank in seen.ranks]
         made = [seen.case.steps - len(skipped)]
         claim = _claim(seen.case, "steps that the optimizer counted", "steps that were not left out")
         yield verdict.same(claim, counted, [made] * len(counted))

@@ -22,6 +22,10 @@ from fixtures.verdict import Claim, Finding
 
 STEPS = 3
 """Enough for what a run looks at: gradients in the first two, collectives in the third."""
+ROWS_EACH = 2
+"""Of each rank, so that a run and the one whose batches are cut in two have one batch here, too."""
+COMPILED_STEPS = 2
+"""Compiling takes most of the time; in the third step it would be done again, for what looks on there."""
 TIMED_STEPS = 6
 """Where steps are timed: some to warm up, and two."""
 ROOMY_MIB = 2048
@@ -43,6 +47,8 @@ def stand_in(case: Case) -> Case:
         changes["steps"] = steps_for(1)
     elif case.measure == "alone":
         changes["steps"] = min(case.steps, TIMED_STEPS)
+    elif case.compiler != "none":
+        changes["steps"] = COMPILED_STEPS
     elif case.scale_power == 8 and case.scale_window == 2000:  # else the way of the scale is what is looked at
         changes["steps"] = min(case.steps, STEPS)
     if case.compiler == "inductor":
@@ -57,7 +63,7 @@ def _small(case: Case) -> dict[str, Any]:
     config = {**scaled_down(model.config), "architectures": [model.model_class]}
     named = Recipe(name=case.model, model=json.dumps(config, sort_keys=True), layer=model.layer_class)
     return {
-        "recipe": named, "rows_per_step": case.world_size * case.accumulation_steps,
+        "recipe": named, "rows_per_step": case.world_size * max(ROWS_EACH, case.accumulation_steps),
         "sequence_length": min(case.sequence_length, SEQUENCE_LENGTH),
         "min_num_params": None if case.min_num_params is None else min(case.min_num_params, 2000),
     }
@@ -91,7 +97,8 @@ def same_words(case: Case, small: Case) -> Finding:
     claim = Claim(subject=case.id, rung="settings", metric="words for the engine", reference=told(case))
     due, found = (dict(leaves(json.loads(json.dumps(settings(one))))) for one in (case, small))
     other = sorted(key for key in {*due, *found} if due.get(key) != found.get(key) and key not in SIZES)
-    observed = f"{other[0]}: {found.get(other[0])}, not {due.get(other[0])}" if other else f"{len(due)}, as for the case"
+    first = other[0] if other else ""
+    observed = f"{first}: {found.get(first)}, not {due.get(first)}" if other else f"{len(due)}, as for the case"
     return verdict.holds(claim, bool(due) and not other, observed=observed, allowed="the same but for sizes")
 
 

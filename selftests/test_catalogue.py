@@ -71,9 +71,14 @@ PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.it
 @pytest.fixture(scope="module")
 def nodeids() -> list[str]:
     """The tests of the CPU gate, as pytest collects them."""
-    command = [sys.executable, "-m", "pytest", "-m", "cpu", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    collected = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
-    return [line for line in collected.splitlines() if "::" in line]
+    return collected("cpu")
+
+
+def collected(platform: str) -> list[str]:
+    """The tests of a platform's gate."""
+    command = [sys.executable, "-m", "pytest", "-m", platform, "--collect-only", "-q", "-p", "no:cacheprovider"]
+    told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
+    return [line for line in told.splitlines() if "::" in line]
 
 
 def matched(engine: str, precision: str) -> list[Case]:
@@ -229,9 +234,9 @@ def test_every_snapshotted_test_has_its_baseline(nodeids: list[str]) -> None:
 
 
 def test_every_known_failure_is_of_a_test_that_exists(nodeids: list[str]) -> None:
-    """An entry about no test excuses nothing today and anything tomorrow."""
+    """An entry about no test, of the CPU's or a GPU's gate, excuses nothing today and anything tomorrow."""
     entries = known_failures.read(ROOT / "known_failures.txt")
-    assert known_failures.stale(entries, nodeids) == []
+    assert known_failures.stale(entries, [*nodeids, *collected("a100")]) == []
 
 
 def test_every_known_failure_has_its_link() -> None:

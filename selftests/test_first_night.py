@@ -77,10 +77,8 @@ def test_what_does_not_hold_is_told(tmp_path: Path, losses: Any) -> None:
     (["--platform", "cpu", "--engines", "zero9"], "nothing is called zero9 (known: ddp"),
     (["--platform", "cpu", "--recipes", ""], "known: curve"),
 ])
-def test_what_cannot_be_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str],
-                                    monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_is_one_line(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit status 4: no such card here, no such engine, nothing to run."""
-    monkeypatch.setattr(first_night.hardware, "load_nvml", lambda: None)
     with pytest.raises(SystemExit) as ended:
         first_night.main(words)
     assert ended.value.code == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +15,25 @@ from fixtures.dialects import settings
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
 from fixtures.spec import Case, SpecError
-from selftests.records import STEP, observation, rank
+from selftests.records import observation
 
 SCALED_BY = {case.engine: case for case in SCALED}
 OVERFLOWS = {case.engine: case for case in OVERFLOWING}
-COUNTED = {"local": {"optimizer_steps": [20]}}
 
 
 def seen(case: Case, folder: Path, scales: list[Any], skipped: list[int] | None = None) -> Observation:
     """A run of ``case`` whose ranks had these scales and left out these steps."""
-    told = [
-        replace(STEP, loss_scale=scale, skipped=None if scale is None else step in (skipped or ()))
-        for step, scale in enumerate(scales, 1)
-    ]
     made = [len(scales) - len(skipped or ())]
-    ranks = tuple(rank(n, *told, engaged={"local": {"optimizer_steps": made}}) for n in range(case.world_size))
-    return replace(observation(case, folder), ranks=ranks)
+    told: dict[str, Any] = {"optimizer_steps": made}
+    told |= {} if None in scales else {"loss_scales": scales, "skipped_steps": skipped or []}
+    return observation(case, folder, [1.0] * len(scales), engaged={"local": told})
 
 
 @pytest.mark.parametrize(("engine", "first"), [("fsdp2", 5), ("zero2", 6)])
 def test_scale_doubles_after_a_window(engine: str, first: int) -> None:
     """After four steps; DeepSpeed begins to count one step later. Then every four."""
     scales = scaling.due(SCALED_BY[engine], [])
-    grown = [step for step, (one, other) in enumerate(zip(scales, scales[1:], strict=False), 2) if other == 2 * one]
+    grown = [step for step, (one, other) in enumerate(pairwise(scales), 2) if other == 2 * one]
     assert grown == [first, first + 4, first + 8, first + 12]
     assert set(scales) == {2.0**power for power in range(8, 13)}
 
@@ -66,7 +63,8 @@ def test_a_step_too_many_fails(tmp_path: Path) -> None:
     """An update that was left out by word and made all the same."""
     case = SCALED_BY["ddp"]
     told = seen(case, tmp_path, scaling.due(case, [3]), [3])
-    wrong = replace(told, ranks=tuple(replace(one, engaged=COUNTED) for one in told.ranks))
+    local = {**told.ranks[0].engaged["local"], "optimizer_steps": [20]}
+    wrong = replace(told, ranks=tuple(replace(one, engaged={"local": local}) for one in told.ranks))
     assert all(finding.passed for finding in scaling.way(told))
     assert [finding.passed for finding in scaling.way(wrong)] == [True, False]
     assert not scaling.none_left_out(told).passed
