@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fixtures.files import write_json
+from fixtures.hardware.recorded import Recorded
 from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.outside import Outside
 from fixtures.spec import Case
@@ -92,7 +93,7 @@ class FakeLauncher:
 
     def run(
         self, request: Request, run_dir: Path, *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`fixtures.launch.Launcher.run`."""
         _note_down(f"{request.case.id} {deadline_seconds:g}")
@@ -114,10 +115,10 @@ class FakeLauncher:
 
     def run_together(
         self, members: Sequence[tuple[Request, Path]], *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> list[Observation]:
         """As :meth:`run` for each, one after the other."""
-        return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+        return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
                 for request, run_dir in members]
 
     def close(self) -> None:
@@ -135,47 +136,47 @@ class ThoroughLauncher(FakeLauncher):
 
     def run(
         self, request: Request, run_dir: Path, *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`FakeLauncher.run`."""
-        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
         settings = {f"key{n}": [n] * 3 for n in range(100)}
         ranks = tuple(replace(rank, steps=rank.steps * 20, settings=settings) for rank in seen.ranks)
         (run_dir / "tensors.safetensors").write_bytes(safetensors({"gradients/w": [0.0] * 60_000}))
         return replace(seen, ranks=ranks)
 
 
-class FakeNvml:
-    """NVML with the GPUs it is told of."""
+def gpu(index: int, name: str = "NVIDIA A100-SXM4-80GB", **changes: Any) -> dict[str, Any]:
+    """The answers of an idle GPU, in the form of ``fixtures/hardware/recorded.py``."""
+    answers = {
+        "name": name, "uuid": f"GPU-0000000{index}-0000-4000-8000-000000000000", "mig": [0, 0], "processes": [],
+        "memory": {"total": 80 * 2**30, "used": 600 * 2**20}, "ecc": 0, "links": 12, "clock": 1410, "throttle": 1,
+        "xids": [],
+    }
+    return {**answers, **changes}
 
-    class NVMLError(Exception):
-        """As pynvml's."""
 
-    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801, N818
+def machine(count: int, **changes: Any) -> dict[str, Any]:
+    """The answers of a machine with ``count`` alike."""
+    return {"driver": "570.86.15", "gpus": [gpu(index, **changes) for index in range(count)]}
+
+
+class FakeNvml(Recorded):
+    """NVML with GPUs of these names, or a problem in their place."""
+
+    class NVMLError_LibraryNotFound(Recorded.NVMLError):  # noqa: N801
         """As pynvml's."""
 
     def __init__(self, *names: str | bytes, problem: Exception | None = None) -> None:
+        super().__init__({"gpus": [gpu(index) for index in range(len(names))]})
         self._names = names
         self._problem = problem
-        self.open = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
         """As pynvml's."""
         if self._problem is not None:
             raise self._problem
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        """As pynvml's."""
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """As pynvml's."""
-        return len(self._names)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> int:  # noqa: N802
-        """As pynvml's."""
-        return index
+        super().nvmlInit()
 
     def nvmlDeviceGetName(self, handle: int, /) -> str | bytes:  # noqa: N802
         """As pynvml's."""

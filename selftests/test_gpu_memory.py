@@ -11,8 +11,8 @@ import pytest
 from fixtures.gpu.cuda import Cuda
 from fixtures.gpu.limit import Limit
 from fixtures.gpu.meter import Meter
+from fixtures.hardware.failures import OUT_OF_MEMORY
 from fixtures.phases import BACKWARD, BEFORE, BUILD, CLOSED, FORWARD, PREPARE, STEP
-from fixtures.worker import OUT_OF_MEMORY
 
 MIB = 2**20
 TOTAL = 80 * 1024 * MIB
