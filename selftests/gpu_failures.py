@@ -89,7 +89,8 @@ of which 11.06 MiB is free. Including non-PyTorch memory, this process has 23.60
     ),
     Report(
         kind="out of memory", where="https://github.com/PKU-YuanGroup/Open-Sora-Plan/issues/386", text="""\
-torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error
+torch.distributed.DistBackendError: NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda \
+error
 ncclUnhandledCudaError: Call to CUDA function failed.
 Last error:
 Cuda failure 2 'out of memory'

@@ -1,7 +1,7 @@
-"""A worker that holds its GPU as long as its case took once, and writes down when. For ``selftests/test_hardware_night.py``.
+"""A worker that holds its GPU as long as its case took once, and writes down when: for a night that is played.
 
-``NIGHT_SECONDS`` in the environment is a JSON object, seconds by case id; ``NIGHT_LOG`` a file that gets a line for each
-rank: case, device, from, until (seconds, by the machine's one monotonic clock).
+``NIGHT_SECONDS`` in the environment is a JSON object, seconds by case id; ``NIGHT_LOG`` a file that gets a line for
+each rank: case, device, from, until (seconds, by the machine's one monotonic clock).
 """
 
 from __future__ import annotations

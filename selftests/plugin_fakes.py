@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from fixtures.files import write_json
+from fixtures.hardware.leases import Leases
+from fixtures.hardware.leases import folder as leases_folder
 from fixtures.hardware.recorded import Recorded
 from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.outside import Outside
@@ -88,7 +90,8 @@ class FakeLauncher:
     """Writes the observation that a real launcher would, and a line into ``launched.txt`` beside the runs.
 
     ``FAKE_FAULT`` in the environment makes it misbehave: ``full``, ``rank full``, ``interrupt``, ``no tensors``,
-    ``crash``, ``hang``.
+    ``crash``, ``hang``. ``FAKE_LAST_WORDS`` are what a rank prints that crashes; if they begin with ``once:``, only in
+    the first run of a case.
     """
 
     def run(
@@ -96,7 +99,7 @@ class FakeLauncher:
         on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`fixtures.launch.Launcher.run`."""
-        _note_down(f"{request.case.id} {deadline_seconds:g}")
+        _note_down(f"{request.case.id} {deadline_seconds:g}{_on(env)}")
         fault = os.environ.get("FAKE_FAULT", "")
         if fault == "full" and request.case.engine == OTHER.engine:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -107,6 +110,11 @@ class FakeLauncher:
                 on_progress(SimpleNamespace(case_id=request.case.id, step=step, steps=2, elapsed_seconds=step / 10))
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         seen = OUTCOMES.get(fault, observation)(request, run_dir)
+        words = os.environ.get("FAKE_LAST_WORDS", "")
+        if words and not (words.startswith("once:") and (run_dir / "first-attempt").exists()):
+            (run_dir / "rank1.log").write_text(words.removeprefix("once:") + "\n" + "a frame\n" * 50, encoding="utf-8")
+            (run_dir / "nccl_trace_rank_1").touch()
+            seen = crash(request, run_dir)
         write_json(run_dir / "request.json", request.to_json())
         write_json(run_dir / "observation.json", seen.to_json())
         if fault != "no tensors":
@@ -121,9 +129,21 @@ class FakeLauncher:
         return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
                 for request, run_dir in members]
 
+    def start(self, platform: str) -> None:
+        """Nothing takes long."""
+
     def close(self) -> None:
         """Leaves its mark, so that a self-test can see it was called."""
         _note_down("closed")
+
+
+def _on(env: Mapping[str, str] | None) -> str:
+    """Which GPUs the ranks see, if that is said, and whether all of the machine's are leased meanwhile."""
+    if not env:
+        return ""
+    leases = Leases(leases_folder())
+    alone = all(leases.held(one["uuid"]) for one in machine(4)["gpus"])
+    return f" on {env['CUDA_VISIBLE_DEVICES']} by {env['CUDA_DEVICE_ORDER']}{', alone' if alone else ''}"
 
 
 def _note_down(line: str) -> None:
