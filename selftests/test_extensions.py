@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fixtures import extension_cache, extensions
+from fixtures.spec import Case
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,15 +93,27 @@ def test_it_is_built_once(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.rglob("builds")] == ["built\n", "built\n"]
 
 
-def test_one_extension_is_not_enough(tmp_path: Path) -> None:
-    """A folder from when there was one alone, or one whose list cannot be read, is built again."""
+@pytest.mark.parametrize(
+    ("marked", "builds"), [("", 2), ("\udcff", 2), ("deepspeed_shm_comm", 1), ("other", 2), ("cpu_adam\nother", 1)]
+)
+def test_what_is_missing_is_built(marked: str, builds: int, tmp_path: Path) -> None:
+    """Of a folder that has one of them, or whose list cannot be read, the rest is built, and no more."""
     site = lay_over(tmp_path / "site", version="1")
     marker = directory(tmp_path, site) / extension_cache.MARKER
     marker.parent.mkdir(parents=True)
-    marker.touch()
+    marker.write_bytes(os.fsencode(marked))
     assert build(tmp_path, site).returncode == 0
-    assert marker.read_text().split() == list(extension_cache.EXTENSIONS)
-    assert len(list(tmp_path.rglob("builds"))) == 2
+    assert marker.read_text().split() == sorted(extension_cache.EXTENSIONS)
+    assert len(list(tmp_path.rglob("builds"))) == builds
+
+
+def test_no_case_waits_for_what_it_does_not_use() -> None:
+    """Nothing is compiled for FSDP, DeepSpeed's optimizer only for what offloads, all of it for a user's own config."""
+    fsdp = Case(model="llama-tiny", engine="fsdp2", precision="fp32")
+    assert extension_cache.needed(fsdp.with_(offload="parameters")) == set()
+    assert extension_cache.needed(fsdp.with_(engine="zero3")) == {"deepspeed_shm_comm"}
+    assert extension_cache.needed(fsdp.with_(engine="zero3", offload="parameters")) == set(extension_cache.EXTENSIONS)
+    assert extension_cache.needed(fsdp.with_(moves_to="zero3", steps=9)) == {"deepspeed_shm_comm"}
 
 
 @pytest.mark.parametrize("name", extension_cache.EXTENSIONS)
