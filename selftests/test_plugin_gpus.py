@@ -33,7 +33,9 @@ def test_bytes(case, trained, judge):
 """
 
 RACED = BODY + """
-@pytest.mark.parametrize("cases", [pytest.param((CASE, CASE.with_(engine="ddp")), id="race", marks=pytest.mark.a100)])
+RACING = tuple(CASE.with_(engine=engine, measure="throughput") for engine in ("zero3", "ddp"))
+
+@pytest.mark.parametrize("cases", [pytest.param(RACING, id="race", marks=pytest.mark.a100)])
 def test_speed(cases, raced, judge):
     race = raced(cases)
     judge(finding(case, observed=str(race.first[case.id].outcome)) for case in cases)
