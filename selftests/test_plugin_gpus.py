@@ -148,7 +148,7 @@ def test_races_are_alone_on_the_machine(suite: Suite) -> None:
     assert launched(tester)
     assert {line.partition(" on ")[2] for line in launched(tester)} == {"0,1 by PCI_BUS_ID, alone"}
     other = on_again(tester, JUDGED)
-    other.runpytest_inprocess("-m", "a100", "-k", "plain").assert_outcomes(passed=1, deselected=2)
+    other.runpytest_inprocess("-m", "a100", "-k", "plain", "--run-dir=other").assert_outcomes(passed=1, deselected=2)
     assert launched(other)[-1].endswith("on 0 by PCI_BUS_ID")
 
 
