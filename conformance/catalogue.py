@@ -317,7 +317,7 @@ def platforms(case: Case) -> tuple[str, ...]:
     """
     if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
         return ("cpu",)
-    gpus = ("a100", "h100", "h200")
+    gpus = tuple(name for name in PLATFORMS if name != "cpu")
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
