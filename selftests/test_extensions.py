@@ -152,7 +152,8 @@ def test_an_interrupted_build_leaves_no_compiler_running(tmp_path: Path) -> None
     site = lay_over(tmp_path / "site", version="1", ending=start)
     program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
                "from fixtures.extensions import main; main()")
-    with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, env=variables(tmp_path, site), stderr=subprocess.DEVNULL) as build:
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, env=variables(tmp_path, site), stderr=subprocess.DEVNULL) as build:
         deadline = time.monotonic() + 60
         while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
             time.sleep(0.05)
