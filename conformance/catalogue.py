@@ -210,6 +210,20 @@ FEATURES_ON = {
 RACE = [_RACE, *RIVALS, *(case for case, _ in FEATURES_ON.values())]
 """Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
 
+DEPTHS = ("llama-tiny", "llama-4-layers", "llama-8-layers")
+"""One model at 2, 4 and 8 layers."""
+EFFORTS = spread(
+    Case(model=DEPTHS[-1], engine="plain", precision="fp32", world_size=1, measure="calls", steps=3),
+    ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",),
+)
+"""An engine's own work, counted; the third step is like all later ones."""
+
+
+def at_depths(case: Case) -> list[Case]:
+    """``case`` at each of :data:`DEPTHS`."""
+    return [case.with_(model=model) for model in DEPTHS]
+
+
 PACES: dict[str, list[Pace]] = {
     "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
     # Else a slower DDP would only make all others look faster.
@@ -316,7 +330,7 @@ def platforms(case: Case) -> tuple[str, ...]:
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
     of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "data") or case.schedule != "constant":
+    if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
         return ("cpu",)
     gpus = GPUS
     if case.compiler != "none" or case.fused or case.attention == "flash":

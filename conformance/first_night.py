@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import datetime as dt
 import math
+import os
 import sys
 import tempfile
 import time
@@ -26,13 +27,14 @@ from conformance.calibrate import on
 from conformance.catalogue import FEATURES, ORACLE, platforms
 from conformance.tolerances import BASELINES, MARGIN, fp32_rounding
 from fixtures import extensions
-from fixtures import platforms as hardware
 from fixtures.dialects import settings
 from fixtures.files import write_json
+from fixtures.hardware import cards as gpus
+from fixtures.hardware.cards import PlatformError
+from fixtures.hardware.devices import discover, load_nvml
 from fixtures.judging import outcome_finding
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
-from fixtures.platforms import PlatformError
 from fixtures.spec import PLATFORMS, Case
 from fixtures.verdict import Claim, Finding
 
@@ -137,11 +139,10 @@ def record(night: Night) -> dict[str, Any]:
     }
 
 
-def line(told: Mapping[str, Any], gpus: Sequence[str]) -> str:
+def line(told: Mapping[str, Any], where: str) -> str:
     """A line for the README's table: what ran where, with which packages, and what held."""
     packages = told["provenance"].get("packages", {})
     stack = ", ".join(f"{name} {version}" for name, version in packages.items())
-    where = gpus[0] if gpus else "CPU"
     claimed = told["claims"]
     return (f"| the small ladder, one rank, on {where} ({told['platform']}) | {told['date']} | "
             f"{claimed['held']} of {claimed['all']} claims of {len(told['cases'])} runs held | {stack} |")
@@ -156,6 +157,19 @@ def _named(parser: argparse.ArgumentParser, words: str, known: Sequence[str]) ->
     return found
 
 
+def _where(parser: argparse.ArgumentParser, platform: str) -> str:
+    """The card, in words; what the platform needs and does not find is one line."""
+    if platform == "cpu":
+        return "CPU"
+    try:
+        found = gpus.choose(
+            platform, discover(load_nvml()), asked=f"--platform {platform}", environment=os.environ,
+        )
+    except PlatformError as error:
+        parser.exit(4, f"first_night: {error}\n")
+    return str(found)
+
+
 def main(argv: list[str]) -> int:
     """The command line: 0 if every claim held, 1 if not, 4 for what the user has to mend."""
     parser = argparse.ArgumentParser(prog="conformance.first_night", description=__doc__.partition("\n")[0])
@@ -167,11 +181,7 @@ def main(argv: list[str]) -> int:
     engines, recipes = (
         _named(parser, words, known) for words, known in ((said.engines, ENGINES), (said.recipes, tuple(ORACLE)))
     )
-    found = hardware.discover(hardware.load_nvml())
-    try:
-        hardware.check(said.platform, found, f"--platform {said.platform}")
-    except PlatformError as error:
-        parser.exit(4, f"first_night: {error}\n")
+    where = _where(parser, said.platform)
     if said.platform == "cpu":
         extensions.ensure_built()
     with tempfile.TemporaryDirectory(prefix="first-night-") as folder, Launcher() as launcher:
@@ -181,7 +191,7 @@ def main(argv: list[str]) -> int:
     output = said.output or BASELINES / said.platform / "first-night.json"
     output.parent.mkdir(parents=True, exist_ok=True)
     write_json(output, told)
-    print(f"wrote {output}; for the README's table:\n{line(told, found.gpus if said.platform != 'cpu' else ())}")
+    print(f"wrote {output}; for the README's table:\n{line(told, where)}")
     return 0 if night.findings and not told["failed"] else 1
 
 

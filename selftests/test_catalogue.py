@@ -18,6 +18,7 @@ from conformance.catalogue import (
     CONTINUED,
     DISTRIBUTED,
     DROPOUT,
+    EFFORTS,
     EPOCHS,
     EXPERIMENT,
     FITS,
@@ -33,6 +34,7 @@ from conformance.catalogue import (
     STOCK,
     TRAINER,
     TRAINER_SCHEDULED,
+    at_depths,
     params,
     partners,
     peer,
@@ -98,6 +100,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
     every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION, *REHEARSED,
+             *(one for case in EFFORTS for one in at_depths(case)),
              *(one.case for one in FULL_SIZE), *(row.case for rows in TABLES.values() for row in rows)]
     assert {case.model for case in every} == set(MODELS)
     assert {case.precision for case in every} == set(PRECISIONS)

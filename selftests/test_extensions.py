@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fixtures import extension_cache, extensions
@@ -139,6 +142,25 @@ def test_an_old_lock_is_removed_even_when_built(name: str, tmp_path: Path) -> No
     os.utime(lock, (1, 1))
     assert build(tmp_path, site).returncode == 0
     assert not lock.exists()
+
+
+def test_an_interrupted_build_leaves_no_compiler_running(tmp_path: Path) -> None:
+    """Ctrl-C ends a build with its compilers, each of which has a process group of its own, as ninja starts them."""
+    told = tmp_path / "compiler"
+    start = (f"import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+             f"process_group=0); open({str(told)!r}, 'w').write(str(c.pid)); c.wait()")
+    site = lay_over(tmp_path / "site", version="1", ending=start)
+    program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+               "from fixtures.extensions import main; main()")
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, env=variables(tmp_path, site), stderr=subprocess.DEVNULL) as build:
+        deadline = time.monotonic() + 60
+        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        compiler = psutil.Process(int(told.read_text()))
+        build.send_signal(signal.SIGINT)
+        build.wait(30)
+    assert psutil.wait_procs([compiler], timeout=10)[1] == []
 
 
 def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:

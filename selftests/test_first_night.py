@@ -91,7 +91,7 @@ def test_the_line_says_where() -> None:
     """The card by its name, what held of what, and the packages."""
     told = {"platform": "h200", "date": "2026-12-01", "claims": {"held": 3, "all": 4}, "cases": {"a": {}},
             "provenance": {"packages": {"torch": "2.13.0"}}}
-    assert first_night.line(told, ["NVIDIA H200"]) == (
-        "| the small ladder, one rank, on NVIDIA H200 (h200) | 2026-12-01 | 3 of 4 claims of 1 runs held | "
-        "torch 2.13.0 |"
+    assert first_night.line(told, "1 x NVIDIA H200, 140 GiB each") == (
+        "| the small ladder, one rank, on 1 x NVIDIA H200, 140 GiB each (h200) | 2026-12-01 | "
+        "3 of 4 claims of 1 runs held | torch 2.13.0 |"
     )
