@@ -76,7 +76,9 @@ FROZEN = [
     # In FSDP1 the frozen embeddings share a unit with the head, which trains; in FSDP2 they do not.
     *spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("bf16-mixed",), frozen="embeddings", steps=8, sequence_length=96),
 ]
-MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN]
+ADAPTED = spread(ORACLE["curve"].with_(learning_rate=1e-2, steps=8), FIVE, ("bf16-mixed",), adapters="lora")
+"""LoRA as users of peft do it: the model loaded in bf16 and frozen, adapters beside attention's projections."""
+MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN, *ADAPTED]
 
 STOCK = [
     # What a user gets who names an engine and a precision and nothing else; the model returns its own loss.
@@ -86,6 +88,14 @@ STOCK = [
     # What a user gets whose DeepSpeed config file names a stage and nothing else: Accelerate fills in no more then, so
     # all the rest, clipping too, is DeepSpeed's own default.
     *spread(ORACLE["curve"], ("zero1", "zero3"), ("fp32",), dialect="config", outputs="loss", steps=3),
+]
+
+STOCK += [
+    # A checkpoint in bf16, loaded by who names its folder and no dtype: which dtype trains then is on record.
+    *spread(ORACLE["curve"], ("ddp",), ("bf16-true",), dialect="stock", outputs="loss", steps=3,
+            loading="pretrained"),
+    *spread(ORACLE["curve"], ("fsdp2", "zero3"), ("bf16-mixed",), dialect="stock", outputs="loss", steps=3,
+            loading="pretrained"),
 ]
 
 _SAVED = Case(
@@ -304,8 +314,11 @@ def platforms(case: Case) -> tuple[str, ...]:
 
 
 def peer(case: Case) -> Case:
-    """The same training under DeepSpeed ZeRO-3, plain and simple, which all others are compared with directly."""
-    return without(case).with_(engine="zero3")
+    """The same training under DeepSpeed ZeRO-3, plain and simple, which all others are compared with directly.
+
+    With adapters it is ZeRO-2: see :func:`same_arithmetic`.
+    """
+    return without(case).with_(engine="zero3" if case.adapters == "none" else "zero2")
 
 
 def references(case: Case) -> list[tuple[Case, str]]:
@@ -331,11 +344,14 @@ def same_arithmetic(case: Case) -> bool:
 
     Not so for DDP under mixed precision (autocast keeps norms in fp32), nor for ZeRO-0 there (it keeps averaged
     gradients in bf16), nor where micro-batches are summed in bf16, as FSDP1 and all of bf16-true do, nor where all but
-    ZeRO-1 to 3 clip by a norm that they sum in bf16.
+    ZeRO-1 to 3 clip by a norm that they sum in bf16. Nor for ZeRO-3 with adapters: where a layer and its adapter meet in
+    backward, it adds their bf16 gradients up in another order than all others.
     """
     if case.precision == "fp32":
         return True
     if case.precision == "bf16-mixed" and ENGINES[case.engine].family == "ddp":
+        return False
+    if case.adapters != "none" and case.engine == "zero3":
         return False
     if case.precision == "bf16-mixed" and case.engine == "zero0":
         return False
