@@ -409,7 +409,14 @@ ARCHITECTURES = [
 DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
 """Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
 
-FULL = {
+_COMPILED = ORACLE["curve"].with_(steps=6)
+COMPILED = [
+    *spread(_COMPILED, ("ddp",), ("fp32",), compiled="eager"),
+    *spread(_COMPILED, ("ddp", "fsdp2", "zero3"), ("fp32",), compiled="inductor"),
+]
+"""Under ``torch.compile``, as Accelerate's ``dynamo_backend`` turns it on."""
+
+FULL = {case.id for case in COMPILED if case.compiled == "inductor"} | {
     case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
     if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
     or (case.sharding_degree is not None and case.precision != "fp32")

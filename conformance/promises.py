@@ -43,6 +43,9 @@ def engaged(case: Case) -> dict[str, Any]:
             due["persistent_parameters"] = 0
     if case.activation_checkpointing:
         due[f"checkpointed.{case.architecture.layer_class}"] = case.architecture.layers
+    if case.compiled != "none":
+        # Accelerate puts torch's wrapper around the model; DeepSpeed compiles the module in its place.
+        due |= {"compiled.by": ["call" if engine.zero_stage is not None else "wrapper"], "compiled.graphs": True}
     if case.offload != "none":
         due["offload"] = _offload(case)
     return due
