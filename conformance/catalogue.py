@@ -115,6 +115,20 @@ CHECKPOINTS = [
 """Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
 CONTINUED = [case.with_(resumed=True) for case in CHECKPOINTS]
 
+_UNIVERSAL = [
+    case.with_(model=model, schedule="constant", accumulation_steps=2, checkpoint="universal")
+    for model, precision, engines in (
+        ("llama-tiny", "fp32", ("zero3", "zero1")), ("llama-tiny", "bf16-mixed", ("zero1", "zero3")),
+        ("gpt2-tiny", "fp32", ("zero2",)),  # with tied embeddings
+    )
+    for case in spread(_SAVED, engines, (precision,))
+]
+ELSEWHERE = [
+    case.with_(world_size=ranks, saved_on=case.world_size, resumed=True) for case in _UNIVERSAL for ranks in (4, 1)
+]
+"""Continued on other ranks than saved. At a constant rate: Accelerate's scheduler counts steps times ranks, and a
+checkpoint of it is right on as many ranks alone."""
+
 SCHEDULED = [
     *CHECKPOINTS,
     # The scheduler's steps are counted in steps of one rank: another number of ranks, and no accumulation.
@@ -416,7 +430,7 @@ COMPILED = [
 ]
 """Under ``torch.compile``, as Accelerate's ``dynamo_backend`` turns it on."""
 
-FULL = {case.id for case in COMPILED if case.compiled == "inductor"} | {
+FULL = {case.id for case in COMPILED if case.compiled == "inductor"} | {case.id for case in ELSEWHERE[2:]} | {
     case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
     if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
     or (case.sharding_degree is not None and case.precision != "fp32")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from conformance.tolerances import ROUNDING, tolerance
+from conformance.tolerances import ROUNDING, reported_norm, tolerance
 from fixtures import corpus, schedules, verdict
 from fixtures.observation import Observation
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
@@ -63,6 +63,34 @@ def restored(seen: Observation, due: Observation) -> Iterator[Finding]:
         ranks = ", ".join(map(str, wrong))
         told = f"another on rank {ranks}{_shown(was[wrong[0]], now[wrong[0]])}" if wrong else "equal"
         yield verdict.holds(_claim(seen.case, f"{part} after loading"), not wrong, observed=told, allowed="as saved")
+
+
+def restored_whole(seen: Observation, due: Observation) -> Iterator[Finding]:
+    """On another number of ranks: what all hold together is after loading what it was before saving."""
+    saved = due.ranks[0].checkpoint.get("whole", {})
+    for part in ("weights", "moments", "steps counted"):
+        found = [rank.checkpoint.get("whole", {}).get(part) for rank in seen.ranks]
+        equal = saved.get(part) is not None and all(one == saved[part] for one in found)
+        yield verdict.holds(
+            _claim(seen.case, f"{part} of all ranks after loading"), equal,
+            observed="equal" if equal else f"{found}, saved {saved.get(part)}", allowed="as saved, to the bit",
+        )
+
+
+def goes_on(seen: Observation, oracle: Observation, kind: str) -> Iterator[Finding]:
+    """On another number of ranks: rows, loss and norm of every step after are the uninterrupted oracle's."""
+    case, skipped = seen.case, seen.case.checkpoint_step
+    due_rows = [list(corpus.rows_of(case, step)) for step in range(case.first_step, case.steps + 1)]
+    yield verdict.sequence(_claim(case, "rows left"), [sorted(rows) for rows in seen.rows], due_rows)
+    platform = str(seen.provenance.get("platform", "cpu"))
+    yield verdict.curve(
+        _claim(case, "loss, every step after"), seen.losses, oracle.losses[skipped:],
+        tolerance(case, "loss_curve", kind, platform=platform),
+    )
+    yield verdict.curve(
+        _claim(case, "reported gradient norm, every step after"), [step[0] for step in seen.grad_norms],
+        [step[0] for step in oracle.grad_norms[skipped:]], reported_norm(case, platform=platform),
+    )
 
 
 def _shown(was: Any, now: Any) -> str:
