@@ -150,6 +150,8 @@ TRAINER = [
       for case in spread(_TRAINER.with_(last_rows=None), ("ddp",), ("fp32",), outputs=outputs, **_BY_TRAINER)),
     # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
     *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
+    # In mixed precision, as most train: its argument ``bf16``, a model that was loaded in bf16.
+    *spread(_TRAINER.with_(last_rows=None), FIVE, ("bf16-mixed",), **_BY_TRAINER),
 ]
 """The same training through ``transformers.Trainer``, with its own FSDP and DeepSpeed configs."""
 TRAINER_SCHEDULED = spread(
@@ -392,10 +394,10 @@ _MOVING = ORACLE["curve"].with_(engine="zero3", world_size=2, steps=9)
 MIGRATION = [
     *(
         _MOVING.with_(engine=one, moves_to=other, precision=precision)
-        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3")) for precision in ("fp32", "bf16-mixed")
+        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3"), ("zero3", "fsdp1"), ("fsdp1", "zero3"))
+        for precision in ("fp32", "bf16-mixed")
     ),
     _MOVING.with_(engine="zero3", moves_to="fsdp2", precision="bf16-mixed", carries="weights"),
-    _MOVING.with_(engine="fsdp1", moves_to="zero3", precision="bf16-mixed"),
 ]
 """From one engine to the other and back, a third of the steps each."""
 
@@ -412,15 +414,13 @@ RANKS = [
 ]
 """The gate runs on two ranks; here the same batch on one and on four, and on four that hold two copies."""
 
-_SOME = ("ddp", "fsdp1", "fsdp2", "zero2", "zero3")
-
 ARCHITECTURES = [
-    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), _SOME, ("fp32",)),
-    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), _SOME, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), FIVE, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), FIVE, ("fp32",)),
 ]
 """Mixture of experts; parameters that never have a gradient. In fp32: which expert is chosen hangs by a rounding."""
 
-DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
+DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), FIVE, ("fp32",))
 """Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
 
 _COMPILED = ORACLE["curve"].with_(steps=6)
@@ -430,7 +430,22 @@ COMPILED = [
 ]
 """Under ``torch.compile``, as Accelerate's ``dynamo_backend`` turns it on."""
 
-FULL = {case.id for case in COMPILED if case.compiled == "inductor"} | {case.id for case in ELSEWHERE[2:]} | {
+BUFFERS = [
+    case for engine, form in (
+        ("ddp", "full"), ("fsdp2", "sharded"), ("zero2", "sharded"), ("fsdp1", "full"), ("fsdp2", "full"),
+        ("zero3", "sharded"),
+    )
+    for case in spread(
+        ORACLE["curve"].with_(model="llama-tiny-buffers", steps=6), (engine,), ("bf16-mixed",), checkpoint=form
+    )
+]
+"""Buffers that are saved, and one that is not, on each way to save them."""
+
+FULL = {case.id for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")} | {
+    case.id for case in COMPILED if case.compiled == "inductor"} | {case.id for case in ELSEWHERE[2:]} | {
+    resumed.id for case in BUFFERS for resumed in (case, case.with_(resumed=True))
+    if case not in BUFFERS[:3] or (resumed.resumed and case != BUFFERS[1])
+} | {
     case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
     if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
     or (case.sharding_degree is not None and case.precision != "fp32")

@@ -32,15 +32,33 @@ def rates(seen: Observation) -> Iterator[Finding]:
 
 
 def logged_loss(seen: Observation, due: Observation) -> Iterator[Finding]:
-    """Rungs ``loss`` and ``curve``: the loss that the Trainer tells its user is the loss, in step 1 and in all."""
-    rounding = Tolerance(relative=6e-5 / min(due.losses), reason="half of the fourth decimal, the last in some logs")
+    """Rungs ``loss`` and ``curve``: the loss that the Trainer tells its user is the loss, in step 1 and in all.
+
+    In fp32 the oracle's; in low precision, where that lies further off, the one of the run's own logits.
+    """
+    exact = seen.case.precision == "fp32"
+    losses, reference = (due.losses, f"plain oracle {due.case.id}") if exact else (seen.losses, "its own logits")
+    rounding = Tolerance(relative=6e-5 / min(losses), reason="half of the fourth decimal, the last in some logs")
+    if not exact and ENGINES[seen.case.engine].family == "fsdp":
+        rounding = Tolerance(relative=EPSILON["bfloat16"], reason="the dtype in which FSDP hands on a loss")
     told = seen.model_losses
     for rung, metric in (("loss", "logged loss, step 1"), ("curve", "logged loss, every step")):
-        claim = Claim(subject=seen.case.id, rung=rung, metric=metric, reference=f"plain oracle {due.case.id}")
+        claim = Claim(subject=seen.case.id, rung=rung, metric=metric, reference=reference)
         if rung == "loss":
-            yield verdict.close(claim, told[0] if told else None, due.losses[0], rounding)
+            yield verdict.close(claim, told[0] if told else None, losses[0], rounding)
         else:
-            yield verdict.curve(claim, told, due.losses, rounding)
+            yield verdict.curve(claim, told, losses, rounding)
+
+
+def averaged_over(seen: Observation) -> Iterator[Finding]:
+    """Rung ``loss``: the number of tokens that the model is told to average over is that of the step's labels."""
+    case, seed = seen.case, int(seen.provenance["seed"])
+    due = [[float(corpus.labelled_tokens_of(case, step, seed))] for step in range(1, case.steps + 1)]
+    for rank in seen.ranks:
+        claim = Claim(
+            subject=case.id, rung="loss", metric=f"tokens averaged over, rank {rank.rank}", reference="labels counted"
+        )
+        yield verdict.sequence(claim, rank.engaged["local"].get("averaged_over", []), due)
 
 
 def _claim(case: Case, metric: str) -> Claim:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import CHECKPOINTS, ELSEWHERE, EPOCHS, TRAINER
+from conformance.catalogue import BUFFERS, CHECKPOINTS, ELSEWHERE, EPOCHS, TRAINER
 from fixtures.launch import Launcher
 from fixtures.spec import Case
 from selftests.replayed import assert_breaks, assert_sound, judge, record, without
@@ -51,12 +51,16 @@ SEEN = [
     ("random_not_restored", DDP.with_(resumed=True), "checkpoint"),
     ("scheduler_not_restored", ZERO2.with_(resumed=True), "schedule"),
     ("optimizer_not_restored", ON_FOUR, "parameters"),
+    ("buffers_not_broadcast", BUFFERS[0], "parameters"),
+    ("buffers_in_bf16", BUFFERS[1], "dtypes"),
+    ("buffers_not_restored", BUFFERS[1].with_(resumed=True), "parameters"),
     ("loader_not_sharded", EPOCH, "data"),
     ("epoch_forgotten", EPOCH, "data"),
     ("loader_kept", EPOCH, "memory"),
     ("division_missing", by_trainer("ddp"), "gradients"),
     ("division_missing", by_trainer("zero2", "mean"), "gradients"),
     ("division_doubled", by_trainer("fsdp2"), "gradients"),
+    ("tokens_miscounted", by_trainer("ddp"), "loss"),
     ("last_window_skipped", by_trainer("ddp"), "data"),
 ]
 """Fault, the case it is put into, and the lowest rung that must break."""
