@@ -32,7 +32,9 @@ def dtypes(seen: Observation) -> Iterator[Finding]:
     """Rung ``dtypes``: no buffer is cast, whatever the precision of the weights."""
     for name, due in buffers.DTYPES.items():
         found = [_told(rank.engaged, name).get("dtype") for rank in seen.ranks]
-        claim = Claim(subject=seen.case.id, rung="dtypes", metric=f"dtype of buffer {name}", reference="the model's own")
+        claim = Claim(
+            subject=seen.case.id, rung="dtypes", metric=f"dtype of buffer {name}", reference="the model's own"
+        )
         yield verdict.same(claim, found, [due] * len(found))
 
 

@@ -360,8 +360,8 @@ def same_arithmetic(case: Case) -> bool:
 
     Not so for DDP under mixed precision (autocast keeps norms in fp32), nor for ZeRO-0 there (it keeps averaged
     gradients in bf16), nor where micro-batches are summed in bf16, as FSDP1 and all of bf16-true do, nor where all but
-    ZeRO-1 to 3 clip by a norm that they sum in bf16. Nor for ZeRO-3 with adapters: where a layer and its adapter meet in
-    backward, it adds their bf16 gradients up in another order than all others.
+    ZeRO-1 to 3 clip by a norm that they sum in bf16. Nor for ZeRO-3 with adapters: where a layer and its adapter meet
+    in backward, it adds their bf16 gradients up in another order than all others.
     """
     if case.precision == "fp32":
         return True
