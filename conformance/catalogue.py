@@ -441,10 +441,12 @@ BUFFERS = [
 ]
 """Buffers that are saved, and one that is not, on each way to save them."""
 
-FULL = {case.id for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")} | {
+FULL = {case.id for case in ADAPTED if case.engine == "fsdp1"} | {
+    case.id for case in STOCK if case.loading == "pretrained" and case.engine == "zero3"
+} | {case.id for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")} | {
     case.id for case in COMPILED if case.compiled == "inductor"} | {case.id for case in ELSEWHERE[2:]} | {
     resumed.id for case in BUFFERS for resumed in (case, case.with_(resumed=True))
-    if case not in BUFFERS[:3] or (resumed.resumed and case != BUFFERS[1])
+    if case not in BUFFERS[:2] or (resumed.resumed and case != BUFFERS[1])
 } | {
     case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
     if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
