@@ -172,17 +172,16 @@ EPOCHS = [
 _MEMORY = Case(
     model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
 )
-LEAKS = spread(_MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16)
-"""In aligned mode, long enough for a leak to show."""
+LEAKS = spread(
+    _MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16, measure="resume"
+)
+"""In aligned mode, long enough for a leak to show: half of the steps, saved and loaded again, and the other half."""
 
 CHECKPOINTED = spread(_MEMORY, FIVE, ("bf16-mixed",), activation_checkpointing=True)
 OFFLOADED = [
     *spread(_MEMORY, ("fsdp2", "zero3"), ("bf16-mixed",), offload="parameters"),
     *spread(_MEMORY, ("zero2",), ("bf16-mixed",), offload="optimizer"),
 ]
-RESUMED = [case.with_(steps=10, measure="resume") for case in LEAKS]
-"""Half of the steps, saved and loaded again, and the other half."""
-
 MEMORY = [
     *LEAKS,
     *CHECKPOINTED,
@@ -224,6 +223,20 @@ FEATURES_ON = {
 RACE = [_RACE, *RIVALS, *(case for case, _ in FEATURES_ON.values())]
 """Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
 
+DEPTHS = ("llama-tiny", "llama-4-layers", "llama-8-layers")
+"""One model at 2, 4 and 8 layers."""
+EFFORTS = spread(
+    Case(model=DEPTHS[-1], engine="plain", precision="fp32", world_size=1, measure="calls", steps=3),
+    ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",),
+)
+"""An engine's own work, counted; the third step is like all later ones."""
+
+
+def at_depths(case: Case) -> list[Case]:
+    """``case`` at each of :data:`DEPTHS`."""
+    return [case.with_(model=model) for model in DEPTHS]
+
+
 PACES: dict[str, list[Pace]] = {
     "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
     # Else a slower DDP would only make all others look faster.
@@ -246,16 +259,21 @@ def kept_whole(case: Case) -> Case:
     return next(other for other in LEAKS if other.engine == case.engine)
 
 
+def constrained(case: Case) -> Case | None:
+    """In memory-constrained mode, the twin of a case of :data:`LEAKS`; ``None`` if its engine has none."""
+    return next((c for c in MEMORY if (c.engine, c.precision) == (case.engine, "bf16-true")), None)
+
+
 _ACTIVE = _MEMORY.with_(rows_per_step=16)
 """Enough rows for activations to show."""
 _SHARDED = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 REHEARSED = [
-    *LEAKS,
+    *(case for case in LEAKS if case.engine != "zero1"),  # which does what ZeRO-2 does, and less
     # Twice as deep as what is rehearsed.
     *spread(_ACTIVE.with_(model="llama-deep"), ("fsdp2",), ("bf16-mixed",), activation_checkpointing=True),
 ]
-"""In the gate: each engine in aligned mode, and another depth and batch with checkpointing."""
+"""In the gate: engines in aligned mode, and another depth and batch with checkpointing."""
 
 REHEARSED_WIDELY = [
     case
@@ -280,13 +298,14 @@ def rehearsed_at(case: Case) -> Case:
 
 def _told_apart() -> list[Any]:
     aligned = {case.engine: case for case in LEAKS}
-    constrained, checkpointed = _MEMORY.with_(engine="fsdp2", precision="bf16-true", world_size=2), REHEARSED[-1]
+    low = _MEMORY.with_(engine="fsdp2", precision="bf16-true", world_size=2)
+    checkpointed = next(case for case in CHECKPOINTED if case.engine == "fsdp2")
     pairs = [
         *((aligned[one], aligned[other]) for one, other in (
-            ("zero1", "ddp"), ("zero2", "zero1"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
+            ("zero1", "zero2"), ("zero2", "ddp"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
         )),
-        (constrained, aligned["fsdp2"]),
-        (checkpointed, checkpointed.with_(activation_checkpointing=False)),
+        (low, aligned["fsdp2"]),
+        (checkpointed, aligned["fsdp2"]),
     ]
     return [pytest.param(*pair, id=f"{pair[0].id}~{pair[1].id}", marks=pytest.mark.cpu) for pair in pairs]
 
@@ -322,9 +341,9 @@ def platforms(case: Case) -> tuple[str, ...]:
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
     of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
+    if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
         return ("cpu",)
-    gpus = ("a100", "h100", "h200")
+    gpus = tuple(name for name in PLATFORMS if name != "cpu")
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
@@ -441,15 +460,18 @@ BUFFERS = [
 ]
 """Buffers that are saved, and one that is not, on each way to save them."""
 
-FULL = {case.id for case in ADAPTED if case.engine == "fsdp1"} | {
-    case.id for case in STOCK if case.loading == "pretrained" and case.engine == "zero3"
-} | {case.id for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")} | {
-    case.id for case in COMPILED if case.compiled == "inductor"} | {case.id for case in ELSEWHERE[2:]} | {
-    resumed.id for case in BUFFERS for resumed in (case, case.with_(resumed=True))
-    if case not in BUFFERS[:2] or (resumed.resumed and case != BUFFERS[1])
-} | {
-    case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
-    if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
-    or (case.sharding_degree is not None and case.precision != "fp32")
-}
+_SLOW = [
+    *(case for case in ADAPTED if case.engine == "fsdp1"),
+    *(case for case in STOCK if case.loading == "pretrained" and case.engine == "zero3"),
+    *(case for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")),
+    *(case for case in COMPILED if case.compiled == "inductor"),
+    *ELSEWHERE[2:],
+    *BUFFERS[2:],
+    *(case.with_(resumed=True) for case in BUFFERS if case != BUFFERS[1]),
+    *(case for case in MIGRATION if "fsdp1" in (case.engine, case.moves_to)),
+    *(case for case in (*ARCHITECTURES, *DROPOUT, *RANKS) if case.world_size == 1),
+    *(case for case in (*ARCHITECTURES, *DROPOUT, *RANKS) if case.engine == "fsdp1" and case.sharding_degree is None),
+    *(case for case in RANKS if case.sharding_degree is not None and case.precision != "fp32"),
+]
+FULL = {case.id for case in _SLOW}
 """Only with ``--full``: what the gate sees in a cheaper case."""

@@ -191,7 +191,7 @@ def ordered(all_told: Sequence[Predicted]) -> Iterator[Finding]:
             )
 
 
-GPUS = [pytest.mark.a100, pytest.mark.h100, pytest.mark.h200]
+GPUS = [pytest.mark.a100, pytest.mark.h100, pytest.mark.h200, pytest.mark.gpu]
 """The card is emulated, so the platform does not matter."""
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, OFFLOADED, ORACLE, RESUMED, STOCK
+from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, OFFLOADED, ORACLE, STOCK
 from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case, SpecError, look_up
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
-EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *RESUMED, *FITS)
+EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *FITS)
 
 IDS = [
     ({}, "llama-tiny-zero3-fp32-x2"),
