@@ -76,7 +76,9 @@ FROZEN = [
     # In FSDP1 the frozen embeddings share a unit with the head, which trains; in FSDP2 they do not.
     *spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("bf16-mixed",), frozen="embeddings", steps=8, sequence_length=96),
 ]
-MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN]
+ADAPTED = spread(ORACLE["curve"].with_(learning_rate=1e-2, steps=8), FIVE, ("bf16-mixed",), adapters="lora")
+"""LoRA as users of peft do it: the model loaded in bf16 and frozen, adapters beside attention's projections."""
+MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN, *ADAPTED]
 
 SIX = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 SCALED = spread(ORACLE["curve"], SIX, ("fp16-mixed",), scale_window=4)
@@ -85,7 +87,7 @@ OVERFLOWING = spread(ORACLE["curve"].with_(steps=8), SIX, ("fp16-mixed",), scale
 """fp16 that begins far too large: the first updates are left out, and those alone."""
 
 KERNELS = [
-    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), compiler="inductor"),
+    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), compiled="inductor"),
     *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), attention="flash"),
     *spread(ORACLE["curve"], ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-mixed",), fused=True),
 ]
@@ -99,6 +101,14 @@ STOCK = [
     # What a user gets whose DeepSpeed config file names a stage and nothing else: Accelerate fills in no more then, so
     # all the rest, clipping too, is DeepSpeed's own default.
     *spread(ORACLE["curve"], ("zero1", "zero3"), ("fp32",), dialect="config", outputs="loss", steps=3),
+]
+
+STOCK += [
+    # A checkpoint in bf16, loaded by who names its folder and no dtype: which dtype trains then is on record.
+    *spread(ORACLE["curve"], ("ddp",), ("bf16-true",), dialect="stock", outputs="loss", steps=3,
+            loading="pretrained"),
+    *spread(ORACLE["curve"], ("fsdp2", "zero3"), ("bf16-mixed",), dialect="stock", outputs="loss", steps=3,
+            loading="pretrained"),
 ]
 
 _SAVED = Case(
@@ -117,6 +127,20 @@ CHECKPOINTS = [
 ]
 """Six steps under a schedule, the state saved after three: tied embeddings, AdamW, two micro-batches per step."""
 CONTINUED = [case.with_(resumed=True) for case in CHECKPOINTS]
+
+_UNIVERSAL = [
+    case.with_(model=model, schedule="constant", accumulation_steps=2, checkpoint="universal")
+    for model, precision, engines in (
+        ("llama-tiny", "fp32", ("zero3", "zero1")), ("llama-tiny", "bf16-mixed", ("zero1", "zero3")),
+        ("gpt2-tiny", "fp32", ("zero2",)),  # with tied embeddings
+    )
+    for case in spread(_SAVED, engines, (precision,))
+]
+ELSEWHERE = [
+    case.with_(world_size=ranks, saved_on=case.world_size, resumed=True) for case in _UNIVERSAL for ranks in (4, 1)
+]
+"""Continued on other ranks than saved. At a constant rate: Accelerate's scheduler counts steps times ranks, and a
+checkpoint of it is right on as many ranks alone."""
 
 SCHEDULED = [
     *CHECKPOINTS,
@@ -139,6 +163,8 @@ TRAINER = [
       for case in spread(_TRAINER.with_(last_rows=None), ("ddp",), ("fp32",), outputs=outputs, **_BY_TRAINER)),
     # A norm that the Trainer clips to, by itself and by DeepSpeed's own config.
     *spread(_TRAINER.with_(max_grad_norm=0.5), ("fsdp2", "zero2"), ("fp32",), **_BY_TRAINER),
+    # In mixed precision, as most train: its argument ``bf16``, a model that was loaded in bf16.
+    *spread(_TRAINER.with_(last_rows=None), FIVE, ("bf16-mixed",), **_BY_TRAINER),
 ]
 """The same training through ``transformers.Trainer``, with its own FSDP and DeepSpeed configs."""
 TRAINER_SCHEDULED = spread(
@@ -333,15 +359,18 @@ def platforms(case: Case) -> tuple[str, ...]:
     if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
         return ("cpu",)
     gpus = GPUS
-    if case.compiler != "none" or case.fused or case.attention == "flash":
+    if case.compiled != "none" or case.fused or case.attention == "flash":
         return gpus
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
 
 def peer(case: Case) -> Case:
-    """The same training under DeepSpeed ZeRO-3, plain and simple, which all others are compared with directly."""
-    return without(case).with_(engine="zero3")
+    """The same training under DeepSpeed ZeRO-3, plain and simple, which all others are compared with directly.
+
+    With adapters it is ZeRO-2: see :func:`same_arithmetic`.
+    """
+    return without(case).with_(engine="zero3" if case.adapters == "none" else "zero2")
 
 
 def references(case: Case) -> list[tuple[Case, str]]:
@@ -367,12 +396,15 @@ def same_arithmetic(case: Case) -> bool:
 
     Not so for DDP under mixed precision (autocast keeps norms in fp32), nor for ZeRO-0 there (it keeps averaged
     gradients in bf16), nor where micro-batches are summed in bf16, as FSDP1 and all of bf16-true do, nor where all but
-    ZeRO-1 to 3 clip by a norm that they sum in bf16.
+    ZeRO-1 to 3 clip by a norm that they sum in bf16. Nor for ZeRO-3 with adapters: where a layer and its adapter meet
+    in backward, it adds their bf16 gradients up in another order than all others.
     """
     if case.precision == "fp32":
         return True
     mixed = case.precision.endswith("-mixed")
     if mixed and ENGINES[case.engine].family == "ddp":
+        return False
+    if case.adapters != "none" and case.engine == "zero3":
         return False
     if mixed and case.engine == "zero0":
         return False
@@ -399,10 +431,10 @@ _MOVING = ORACLE["curve"].with_(engine="zero3", world_size=2, steps=9)
 MIGRATION = [
     *(
         _MOVING.with_(engine=one, moves_to=other, precision=precision)
-        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3")) for precision in ("fp32", "bf16-mixed")
+        for one, other in (("zero3", "fsdp2"), ("fsdp2", "zero3"), ("zero3", "fsdp1"), ("fsdp1", "zero3"))
+        for precision in ("fp32", "bf16-mixed")
     ),
     _MOVING.with_(engine="zero3", moves_to="fsdp2", precision="bf16-mixed", carries="weights"),
-    _MOVING.with_(engine="fsdp1", moves_to="zero3", precision="bf16-mixed"),
 ]
 """From one engine to the other and back, a third of the steps each."""
 
@@ -419,20 +451,45 @@ RANKS = [
 ]
 """The gate runs on two ranks; here the same batch on one and on four, and on four that hold two copies."""
 
-_SOME = ("ddp", "fsdp1", "fsdp2", "zero2", "zero3")
-
 ARCHITECTURES = [
-    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), _SOME, ("fp32",)),
-    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), _SOME, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="mixtral-tiny", steps=6), FIVE, ("fp32",)),
+    *spread(ORACLE["curve"].with_(model="llama-tiny-unused", steps=6), FIVE, ("fp32",)),
 ]
 """Mixture of experts; parameters that never have a gradient. In fp32: which expert is chosen hangs by a rounding."""
 
-DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), _SOME, ("fp32",))
+DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), FIVE, ("fp32",))
 """Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
 
-FULL = {
-    case.id for case in (*ARCHITECTURES, *DROPOUT, *RANKS, *MIGRATION)
-    if case.world_size == 1 or (case.engine == "fsdp1" and case.sharding_degree is None)
-    or (case.sharding_degree is not None and case.precision != "fp32")
-}
+_COMPILED = ORACLE["curve"].with_(steps=6)
+COMPILED = [
+    *spread(_COMPILED, ("ddp",), ("fp32",), compiled="eager"),
+    *spread(_COMPILED, ("ddp", "fsdp2", "zero3"), ("fp32",), compiled="inductor"),
+]
+"""Under ``torch.compile``, as Accelerate's ``dynamo_backend`` turns it on."""
+
+BUFFERS = [
+    case for engine, form in (
+        ("ddp", "full"), ("fsdp2", "sharded"), ("zero2", "sharded"), ("fsdp1", "full"), ("fsdp2", "full"),
+        ("zero3", "sharded"),
+    )
+    for case in spread(
+        ORACLE["curve"].with_(model="llama-tiny-buffers", steps=6), (engine,), ("bf16-mixed",), checkpoint=form
+    )
+]
+"""Buffers that are saved, and one that is not, on each way to save them."""
+
+_SLOW = [
+    *(case for case in ADAPTED if case.engine == "fsdp1"),
+    *(case for case in STOCK if case.loading == "pretrained" and case.engine == "zero3"),
+    *(case for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")),
+    *(case for case in COMPILED if case.compiled == "inductor"),
+    *ELSEWHERE[2:],
+    *BUFFERS[2:],
+    *(case.with_(resumed=True) for case in BUFFERS if case != BUFFERS[1]),
+    *(case for case in MIGRATION if "fsdp1" in (case.engine, case.moves_to)),
+    *(case for case in (*ARCHITECTURES, *DROPOUT, *RANKS) if case.world_size == 1),
+    *(case for case in (*ARCHITECTURES, *DROPOUT, *RANKS) if case.engine == "fsdp1" and case.sharding_degree is None),
+    *(case for case in RANKS if case.sharding_degree is not None and case.precision != "fp32"),
+]
+FULL = {case.id for case in _SLOW}
 """Only with ``--full``: what the gate sees in a cheaper case."""

@@ -76,7 +76,7 @@ def _small(platform: str) -> list[Booking]:
     return [
         Booking(
             case=case, gib=SMALL_GIB * (len(racing) if case.id in racing else 1),
-            minutes=RACE_MINUTES if case.id in racing else COMPILED_MINUTES if case.compiler != "none"
+            minutes=RACE_MINUTES if case.id in racing else COMPILED_MINUTES if case.compiled != "none"
             else SMALL_MINUTES,
         )
         for case in cases

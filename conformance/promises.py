@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fixtures import verdict
-from fixtures.freezing import trains
+from fixtures.freezing import in_block, partial, trains
 from fixtures.spec import ENGINES, PRECISIONS, Case
 from fixtures.verdict import Claim, Finding
 
@@ -43,6 +43,9 @@ def engaged(case: Case) -> dict[str, Any]:
             due["persistent_parameters"] = 0
     if case.activation_checkpointing:
         due[f"checkpointed.{case.architecture.layer_class}"] = case.architecture.layers
+    if case.compiled != "none":
+        # Accelerate puts torch's wrapper around the model; DeepSpeed compiles the module in its place.
+        due |= {"compiled.by": ["call" if engine.zero_stage is not None else "wrapper"], "compiled.graphs": True}
     if case.offload != "none":
         due["offload"] = _offload(case)
     return due
@@ -97,8 +100,8 @@ def crosses(case: Case, name: str) -> bool:
 
     All that train; on FSDP1 also those that share a unit with one that does: its flat gradient is reduced as a whole.
     """
-    mixed = ENGINES[case.engine].fsdp_version == 1 and trains(case.with_(frozen="embeddings"), name) is False
-    return trains(case, name) or mixed
+    beside = in_block(name) if case.adapters != "none" else not trains(case.with_(frozen="embeddings"), name)
+    return trains(case, name) or (ENGINES[case.engine].fsdp_version == 1 and beside)
 
 
 def numbers(case: Case) -> dict[str, Any]:
@@ -165,7 +168,7 @@ def dtypes(case: Case) -> dict[str, list[str]]:
     if case.outputs == "logits" and _hands_on_compute_dtype(case):
         due["outputs"] = precision.compute
     wanted = {name: [dtype] for name, dtype in due.items()}
-    if case.frozen != "none":
+    if partial(case):
         wanted["frozen"] = _frozen(case)
     if case.optimizer == "sgd":
         wanted["optimizer_state"] = []
@@ -179,13 +182,14 @@ def dtypes(case: Case) -> dict[str, list[str]]:
 def _frozen(case: Case) -> list[str]:
     """Nothing upcasts frozen weights; FSDP1 does with those that share a unit with one that trains.
 
-    Its outermost unit holds embeddings and head together; frozen blocks are units of their own.
+    Its outermost unit holds embeddings and head together; frozen blocks are units of their own. Adapters are in every
+    block, and not in the outermost unit.
     """
     engine, precision = ENGINES[case.engine], PRECISIONS[case.precision]
     if not engine.fsdp_version and not engine.zero_stage:
         return [precision.master]
     if engine.fsdp_version == 1:
-        return sorted({precision.master, precision.load} if case.frozen == "lower" else {precision.master})
+        return sorted({precision.master, precision.load} if case.frozen != "embeddings" else {precision.master})
     return [precision.load]
 
 

@@ -47,12 +47,12 @@ def stand_in(case: Case) -> Case:
         changes["steps"] = steps_for(1)
     elif case.measure == "alone":
         changes["steps"] = min(case.steps, TIMED_STEPS)
-    elif case.compiler != "none":
+    elif case.compiled != "none":
         changes["steps"] = COMPILED_STEPS
     elif case.scale_power == 8 and case.scale_window == 2000:  # else the way of the scale is what is looked at
         changes["steps"] = min(case.steps, STEPS)
-    if case.compiler == "inductor":
-        changes["compiler"] = "aot_eager"
+    if case.compiled == "inductor":
+        changes["compiled"] = "eager"
     if case.budget_mib is not None:
         changes["budget_mib"] = ROOMY_MIB
     return case.with_(**changes)
@@ -77,7 +77,7 @@ def told(case: Case) -> str:
         words.append(f"{small.architecture.layers} layers of {small.architecture.hidden_size}")
     words += [
         f"{name.replace('_', ' ')} {getattr(small, name)}, not {getattr(case, name)}"
-        for name in ("rows_per_step", "sequence_length", "steps", "compiler", "budget_mib", "min_num_params")
+        for name in ("rows_per_step", "sequence_length", "steps", "compiled", "budget_mib", "min_num_params")
         if getattr(small, name) != getattr(case, name)
     ]
     return "; ".join(["stood in for on a CPU, over gloo", *words])

@@ -3,8 +3,9 @@
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance import claims, continuity
-from conformance.catalogue import CHECKPOINTS, CONTINUED, params, references
+from conformance import claims, continuity, promises
+from conformance.catalogue import CHECKPOINTS, CONTINUED, ELSEWHERE, params, references
+from conformance.tolerances import reference_kind
 from fixtures.baseline import unchanged
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
@@ -27,6 +28,26 @@ def test_resumed_run_continues(case: Case, trained: Trained, judge: Judge) -> No
     """Loss, gradient norm, rates, rows and random numbers of every step after, and the last weights, are the same."""
     seen, due = trained(case), trained(case.with_(resumed=False))
     judge(continuity.continued(seen, due), continuity.same_end(seen, due))
+
+
+@pytest.mark.parametrize("case", params(ELSEWHERE))
+def test_other_ranks_continue(case: Case, trained: Trained, judge: Judge) -> None:
+    """From DeepSpeed's universal checkpoint, four ranks or one go on where two have stopped, as the oracle does."""
+    seen, oracle, kind = trained(case), trained(case.oracle), reference_kind(case)
+    assert case.source is not None
+    judge(
+        promises.engagement(case, seen.in_force()["engaged"]),
+        continuity.restored_whole(seen, trained(case.source)),
+        continuity.goes_on(seen, oracle, kind),
+        claims.counted_steps(seen),
+    )
+
+
+@pytest.mark.parametrize("case", params([case for case in ELSEWHERE if case.model == "llama-tiny"]))
+def test_other_ranks_come_to_the_same_end(case: Case, trained: Trained, judge: Judge) -> None:
+    """The weights after the last step are the oracle's. (Adam makes noise of GPT-2's key biases, which do nothing.)"""
+    oracle = trained(case.oracle)
+    judge(claims.last_parameters(trained(case), oracle, oracle, reference_kind(case)))
 
 
 @pytest.mark.parametrize("case", params(CHECKPOINTS))

@@ -14,7 +14,7 @@ from conformance.catalogue import (
     params,
 )
 from fixtures import verdict
-from fixtures.freezing import trains
+from fixtures.freezing import partial, trains
 from fixtures.judging import Judge, Trained
 from fixtures.observation import Observation
 from fixtures.spec import Case
@@ -50,7 +50,7 @@ def _shares(case: Case, seen: Observation, whole: int, name: str, sharded: bool)
     largest = max(held) / whole
     claim = Claim(subject=case.id, rung="engaged", metric=f"{name} by rank", reference=f"{whole} parameters")
     # FSDP1 cuts a unit in equal parts, wherever those of its weights that train may lie.
-    most = 1.0 if case.frozen != "none" and "fsdp1" in case.engine else 1.2 / case.world_size
+    most = 1.0 if partial(case) and "fsdp1" in case.engine else 1.2 / case.world_size
     allowed = f"{due} to {1.05 * due:.0f} in all" + (f", none above {most:.0%}" if sharded else "")
     fits = due <= sum(held) <= 1.05 * due and (not sharded or largest <= most)
     return verdict.holds(claim, whole > 0 and fits, observed=", ".join(map(str, held)), allowed=allowed)

@@ -37,10 +37,4 @@ def in_use(seen: Observation) -> list[Finding]:
     def claim(metric: str) -> Claim:
         return Claim(subject=case.id, rung="engaged", metric=metric, reference="what the case asks for")
 
-    frames = told.get("compiled_frames", 0)
-    fits = frames > 0 if case.compiler != "none" else frames == 0
-    return [
-        verdict.holds(claim("compiled frames"), fits, observed=f"{frames}",
-                      allowed="some" if case.compiler != "none" else "none"),
-        verdict.same(claim("fused optimizer"), bool(told.get("optimizer_defaults", {}).get("fused")), case.fused),
-    ]
+    return [verdict.same(claim("fused optimizer"), bool(told.get("optimizer_defaults", {}).get("fused")), case.fused)]

@@ -3,7 +3,7 @@
 import pytest
 
 from conformance import claims
-from conformance.catalogue import FROZEN, MATCHED, params, references
+from conformance.catalogue import ADAPTED, FROZEN, MATCHED, params, references
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
 
@@ -18,7 +18,7 @@ def test_parameters_agree(case: Case, trained: Trained, judge: Judge) -> None:
     )
 
 
-@pytest.mark.parametrize("case", params(FROZEN))
+@pytest.mark.parametrize("case", params([*FROZEN, *ADAPTED]))
 def test_frozen_weights_stay(case: Case, trained: Trained, judge: Judge) -> None:
     """Not one bit of a frozen weight changes, and none has a gradient."""
     judge(claims.unmoved(trained(case), trained(case.oracle)))

@@ -31,6 +31,12 @@ def test_trainer_tells_the_loss(case: Case, trained: Trained, judge: Judge) -> N
     judge(continuity.logged_loss(trained(case), trained(case.oracle)))
 
 
+@pytest.mark.parametrize("case", params([case for case in TRAINER if case.outputs != "mean"]))
+def test_trainer_averages_over_all_tokens(case: Case, trained: Trained, judge: Judge) -> None:
+    """In every step, and in an incomplete window, the model is told how many labelled tokens all ranks have."""
+    judge(continuity.averaged_over(trained(case)))
+
+
 @pytest.mark.parametrize("case", params([case for case in TRAINER if case.outputs == "logits"]))
 def test_trainer_settings_are_on_record(
     case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion

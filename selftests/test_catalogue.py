@@ -13,15 +13,19 @@ import pytest
 
 from conformance.catalogue import (
     ARCHITECTURES,
+    BUFFERS,
     CHECKPOINTED,
     CHECKPOINTS,
+    COMPILED,
     CONTINUED,
     DISTRIBUTED,
     DROPOUT,
     EFFORTS,
+    ELSEWHERE,
     EPOCHS,
     EXPERIMENT,
     FITS,
+    FIVE,
     LAST_WINDOW,
     LEAKS,
     MATCHED,
@@ -47,9 +51,10 @@ from conformance.full_size import FULL_SIZE
 from conformance.published import TABLES
 from fixtures import known_failures
 from fixtures.baseline import stale
-from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
 from fixtures.spec import (
+    ADAPTERS,
     ENGINES,
+    LOADINGS,
     LOOPS,
     MODELS,
     OFFLOADS,
@@ -60,6 +65,8 @@ from fixtures.spec import (
     SCHEDULES,
     Case,
 )
+from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
+from fixtures.spec import COMPILED as COMPILERS
 from fixtures.spec import FROZEN as FROZEN_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,13 +78,13 @@ PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.it
 
 @pytest.fixture(scope="module")
 def nodeids() -> list[str]:
-    """The tests of the CPU gate, as pytest collects them."""
-    return collected("cpu")
+    """The tests of the CPU gate, the slower ones too, as pytest collects them."""
+    return collected("cpu", "--full")
 
 
-def collected(platform: str) -> list[str]:
+def collected(platform: str, *words: str) -> list[str]:
     """The tests of a platform's gate."""
-    command = [sys.executable, "-m", "pytest", "-m", platform, "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-m", platform, *words, "--collect-only", "-q", "-p", "no:cacheprovider"]
     told = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True).stdout
     return [line for line in told.splitlines() if "::" in line]
 
@@ -99,7 +106,7 @@ def test_every_engine_runs_every_recipe_at_every_precision(engine: str, precisio
 
 def test_every_word_of_the_tables_is_used() -> None:
     """No model, engine, precision, optimizer or kind of output stands in a table and in no gated case."""
-    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION, *REHEARSED,
+    every = [*MATCHED, *STOCK, *MEMORY, *FITS, *RANKS, *ARCHITECTURES, *DROPOUT, *MIGRATION, *REHEARSED, *BUFFERS,
              *(one for case in EFFORTS for one in at_depths(case)),
              *(one.case for one in FULL_SIZE), *(row.case for rows in TABLES.values() for row in rows)]
     assert {case.model for case in every} == set(MODELS)
@@ -108,7 +115,10 @@ def test_every_word_of_the_tables_is_used() -> None:
     assert {case.optimizer for case in every} == set(OPTIMIZERS)
     assert {case.outputs for case in (*MATCHED, *TRAINER)} == set(OUTPUTS)
     assert {case.schedule for case in (*MATCHED, *SCHEDULED)} == set(SCHEDULES)
-    assert {case.checkpoint for case in (*MATCHED, *CHECKPOINTS)} == set(CHECKPOINT_FORMS)
+    assert {case.checkpoint for case in (*MATCHED, *CHECKPOINTS, *ELSEWHERE)} == set(CHECKPOINT_FORMS)
+    assert {case.adapters for case in MATCHED} == set(ADAPTERS)
+    assert {case.compiled for case in (*MATCHED, *COMPILED)} == set(COMPILERS)
+    assert {case.loading for case in (*MATCHED, *STOCK)} == set(LOADINGS)
     assert {case.loop for case in (*MATCHED, *TRAINER)} == set(LOOPS)
 
 
@@ -156,7 +166,9 @@ def test_rounding_is_on_record_for_low_precision_alone() -> None:
     """In fp32 there is nothing to tell: gradients agree or the gate fails."""
     compared = [case for case in MATCHED if rounds_like(case)]
     assert {case.precision for case in compared} == set(PRECISIONS) - {"fp32"}
-    assert {case.engine for case in compared} == set(DISTRIBUTED) - {"zero3"}
+    # With adapters, ZeRO-3 is not the peer but compared with it.
+    assert {case.engine for case in compared if case.adapters == "none"} == set(DISTRIBUTED) - {"zero3"}
+    assert {case.engine for case in compared if case.adapters != "none"} == set(FIVE) - {"zero2"}
 
 
 def test_every_way_to_save_memory_is_gated() -> None:

@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 CIRCLES: Mapping[str, str] = {
     "conformance.alarms": "pytest",
+    "conformance.buffers": "pure",
     "conformance.calibrate": "pytest",
     "conformance.catalogue": "pytest",
     "conformance.claims": "pure",
@@ -44,6 +45,8 @@ CIRCLES: Mapping[str, str] = {
     "conformance.tolerances": "pure",
     "conformance.trials": "pure",
     "fixtures": "pure",
+    "fixtures.adapters": "ranks",
+    "fixtures.buffers": "pure",
     "fixtures.account": "pytest",
     "fixtures.baseline": "pytest",
     "fixtures.checkpoints": "ranks",
@@ -170,7 +173,7 @@ CIRCLES: Mapping[str, str] = {
 """Every module and its circle; ``*`` stands for one file name. A new module gets a line here."""
 
 MAY_IMPORT = {"pure": {"pure"}, "pytest": {"pure", "pytest"}, "ranks": {"pure", "ranks"}}
-FRAMEWORKS = {"accelerate", "deepspeed", "safetensors", "torch", "transformers"}
+FRAMEWORKS = {"accelerate", "deepspeed", "peft", "safetensors", "torch", "transformers"}
 HARNESS = {"_pytest", "pluggy", "pytest", "syrupy", "xdist"}
 FOREIGN = {"pytest": FRAMEWORKS, "ranks": HARNESS}
 """Packages that a circle may not import; pure may import none at all."""

@@ -12,6 +12,7 @@ import pytest
 
 from conformance.catalogue import (
     CHECKPOINTED,
+    COMPILED,
     LEAKS,
     MATCHED,
     MEMORY,
@@ -40,6 +41,12 @@ SEEN = [
     ("frozen_upcast", one(MATCHED, "fsdp1", frozen="lower"), "dtypes"),
     ("frozen_upcast", one(MATCHED, "fsdp2", frozen="embeddings"), "dtypes"),
     ("frozen_upcast", one(MEMORY, "fsdp2", frozen="lower"), "memory"),
+    ("frozen_trained", one(MATCHED, "ddp", frozen="lower"), "engaged"),
+    ("frozen_trained", one(MATCHED, "fsdp2", adapters="lora"), "engaged"),
+    ("frozen_trained", one(MATCHED, "zero3", adapters="lora"), "engaged"),
+    ("frozen_upcast", one(MATCHED, "fsdp2", adapters="lora"), "dtypes"),
+    ("adapter_not_reduced", one(MATCHED, "ddp", adapters="lora"), "settings"),
+    ("compile_falls_back", one(COMPILED, "ddp", compiled="eager"), "engaged"),
     ("offload_off", one(MATCHED, "fsdp2", offload="parameters"), "engaged"),
     ("offload_off", one(MATCHED, "zero3", offload="parameters"), "engaged"),
     ("offload_off", one(OFFLOADED, "zero2"), "memory"),
@@ -58,7 +65,7 @@ SOUND = sorted({case for _, case, _ in SEEN}, key=lambda case: case.id)
 def needed(case: Case) -> set[Case]:
     """The runs that the gate's claims about ``case`` look at: itself, and what it is compared with."""
     if case.measure == "training":
-        return {case, *(due for due, _ in references(case)), *rounds_like(case)}
+        return {case, case.with_(compiled="none"), *(due for due, _ in references(case)), *rounds_like(case)}
     larger = {"zero1": "ddp", "zero2": "zero1"}.get(case.engine, "zero2")
     others = {kept_whole(case)} if case in (*CHECKPOINTED, *OFFLOADED) else set()
     if case in LEAKS and case.engine != "ddp":

@@ -126,6 +126,21 @@ def test_the_file_is_told_as_it_is() -> None:
     ]
 
 
+def test_a_mended_file_is_another_case(tmp_path: Path) -> None:
+    """What is judged is the file as it is now, also where an Accelerate config only names it: never an older copy."""
+    named, recipe = tmp_path / "ds.json", tmp_path / "accelerate.yaml"
+    recipe.write_text("distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n")
+    named.write_text(json.dumps(ZERO))
+    for path in (named, recipe):
+        named.write_text(json.dumps(ZERO))
+        before = given.read(path, None, scale_down=True)
+        named.write_text(json.dumps({**ZERO, "gradient_clipping": 0.25}))
+        after = given.read(path, None, scale_down=True)
+        assert (before.own.max_grad_norm, after.own.max_grad_norm) == (1.0, 0.25)
+        assert not {before.own.id, before.twin.id} & {after.own.id, after.twin.id}
+    assert after.lines[0] == f"recipe: settings of {named}"
+
+
 def test_a_recipe_case_repeats_from_its_request() -> None:
     """Its JSON holds settings and model whole; another content is another id."""
     own = planned(FSDP, LLAMA).own

@@ -56,7 +56,7 @@ def test_what_is_another_is_told() -> None:
     """In words, in each finding."""
     assert "2 layers of 64" in stand_ins.told(SEVEN_B)
     assert "sequence length 64, not 4096" in stand_ins.told(SEVEN_B)
-    assert "compiler aot_eager, not inductor" in stand_ins.told(KERNELS[0])
+    assert "compiled eager, not inductor" in stand_ins.told(KERNELS[0])
     assert "budget mib 2048" in stand_ins.told(real(LARGE[3].case))
 
 
@@ -81,7 +81,7 @@ def test_a_run_without_its_losses_fails(tmp_path: Path, losses: list[float]) -> 
 @pytest.mark.parametrize(("changes", "words"), [
     ({"rows_per_step": 30}, "30 rows per step cannot be divided over world_size 4"),
     ({"attention": "flash3"}, "unknown attention 'flash3'; did you mean 'flash'"),
-    ({"compiler": "tvm"}, "unknown compiler 'tvm'"),
+    ({"compiled": "tvm"}, "unknown compiled 'tvm'"),
     ({"fused": True, "optimizer": "sgd"}, "fused is AdamW's"),
     ({"sequence_length": 8192}, "sequence_length must be 2 to 4096"),
 ])
