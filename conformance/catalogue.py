@@ -356,10 +356,10 @@ def platforms(case: Case) -> tuple[str, ...]:
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
     of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
+    if case.measure in ("fit", "data", "calls") or case.checkpoint != "none" or case.schedule != "constant":
         return ("cpu",)
     gpus = GPUS
-    if case.compiled != "none" or case.fused or case.attention == "flash":
+    if case in KERNELS:
         return gpus
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
