@@ -59,10 +59,10 @@ def enter(pid: int) -> list[str]:
 
 
 @contextlib.contextmanager
-def opened(count: int) -> Iterator[Nodes | str]:
+def opened(count: int, ways: Sequence[Sequence[str]] = WAYS) -> Iterator[Nodes | str]:
     """``count`` nodes, or in one line why there can be none here."""
     problems = []
-    for way in WAYS:
+    for way in ways:
         try:
             holder = subprocess.Popen(
                 [*way, sys.executable, "-m", "selftests.nodes", "hold", str(count)], cwd=ROOT, text=True,

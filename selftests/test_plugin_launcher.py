@@ -24,6 +24,11 @@ RACED = """
 def test_speed(case, raced, judge):
     judge([finding(seen.case) for seen in raced([case]).run([case], 1)])
 """
+INTERRUPTIBLE = """
+import signal, sys, pytest
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
+sys.exit(pytest.main(sys.argv[1:]))
+"""
 FAKE = "{python} -m selftests.fake_ranks torchrun %s {run_dir}"
 
 
@@ -87,8 +92,7 @@ def test_ctrl_c_leaves_nothing(suite: Suite, workers: tuple[str, ...]) -> None:
     """Neither the command nor its ranks, nor a half record; the session says that it was interrupted."""
     tester = suite(JUDGED)
     session = tester.popen(
-        [sys.executable, "-c", "import signal, sys, pytest; signal.signal(signal.SIGINT, signal.default_int_handler);"
-         "sys.exit(pytest.main(sys.argv[1:]))", f"--launcher={FAKE % 'hangs'}", "--nodes=1", "--run-dir=done", *workers],
+        [sys.executable, "-c", INTERRUPTIBLE, f"--launcher={FAKE % 'hangs'}", "--nodes=1", "--run-dir=done", *workers],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )
     folder = tester.path / "done"
