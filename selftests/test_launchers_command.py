@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -122,7 +123,7 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE
             "MASTER_ADDR": "a1", "MASTER_PORT": "29500"}
 SRUN = {"SLURM_STEP_ID": "0", "SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "SLURM_LOCALID": "1", "SLURM_NODEID": "1",
         "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "4", "SLURM_STEP_TASKS_PER_NODE": "2(x2)",
-        "SLURM_STEP_NODELIST": "a[1-2]"}
+        "SLURM_STEP_NODELIST": "a[1-2]", "SLURMD_NODENAME": "a2"}
 THE_FOURTH = place.Place(rank=3, ranks=4, local_rank=1, local_ranks=2, node=1, master="a1")
 
 
@@ -130,11 +131,12 @@ THE_FOURTH = place.Place(rank=3, ranks=4, local_rank=1, local_ranks=2, node=1, m
     ("environ", "expected"),
     [
         (TORCHRUN, THE_FOURTH),
-        (SRUN, THE_FOURTH),
+        (SRUN, replace(THE_FOURTH, host="a2")),
         ({**SRUN, **TORCHRUN, "RANK": "2", "LOCAL_RANK": "0"}, place.Place(
-            rank=2, ranks=4, local_rank=0, local_ranks=2, node=1, master="a1")),
+            rank=2, ranks=4, local_rank=0, local_ranks=2, node=1, master="a1", host="a2")),
         ({}, place.Place()),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, place.Place()),  # the script of a batch job is no task of a step
+        # The script of a batch job is no task of a step.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURMD_NODENAME": "a1"}, place.Place()),
     ],
 )
 def test_a_rank_finds_out_who_it_is(environ: dict[str, str], expected: place.Place) -> None:

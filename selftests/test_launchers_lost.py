@@ -10,6 +10,7 @@ import pytest
 
 from fixtures.files import read_json, write_json
 from fixtures.launchers import pulse
+from fixtures.launchers.endings import accused
 from fixtures.launchers.lost import lost, nodes
 from fixtures.launchers.place import Place
 
@@ -74,6 +75,36 @@ def test_ranks_of_one_node_are_told_together() -> None:
     assert {number: ranks for number, (_, ranks) in nodes(signs).items()} == {0: [0, 1], 1: [2, 3]}
     assert list(lost(signs, {2: 9.0, 3: 0.2}, [0, 1, 2, 3])) == []
     assert lost(signs, {2: 9.0, 3: 8.0}, [0, 1, 2, 3]) == {1: 8.0}
+
+
+TORCHRUN = """torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+============================================================
+fixtures.worker FAILED
+------------------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+------------------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-30_21:28:08
+  host      : localhost
+  rank      : 1 (local_rank: 0)
+  exitcode  : -9 (pid: 19794)
+"""
+
+
+@pytest.mark.parametrize(
+    ("printed", "rank"),
+    [
+        (TORCHRUN, 1), (TORCHRUN + TORCHRUN.replace("rank      : 1", "rank      : 0"), 1),
+        ("srun: error: n2: task 1: Killed\nsrun: error: n1: task 0: Terminated\n", 1),
+        ("srun: error: gpu-07: tasks 2-3: Exited with exit code 3\n", 2),
+        ("srun: error: Unable to allocate resources\n", None), ("rank: 1 is well\n", None), ("", None),
+    ],
+)
+def test_the_command_says_who_failed_first(printed: str, rank: int | None) -> None:
+    """In torchrun's words and in srun's, as they were printed; other words accuse nobody."""
+    assert accused(printed) == rank
 
 
 @pytest.fixture

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fixtures.dialects import settings
+from fixtures.files import read_json
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
 from fixtures.spec import Case
@@ -104,7 +106,8 @@ def test_a_cut_link_names_the_node(
     with nodes_of_this_machine(count) as nodes:
         first, then = replace(LONG, world_size=count), replace(DDP, world_size=count)
         words = session(pytester, monkeypatch, nodes, first, then)
-        cutter = Cutter(nodes, lost, pytester.path / "done", first)
+        cutter = Meddler(
+            pytester.path / "done", first, lambda: nodes.cut(lost), then=lambda: nodes.plug_in(lost))
         cutter.start()
         result = pytester.runpytest_subprocess(*words, f"--deadline={DEADLINE_SECONDS}")
         cutter.join()
@@ -123,26 +126,51 @@ def test_a_cut_link_names_the_node(
     assert_none_left(pytester.path)
 
 
-class Cutter(threading.Thread):
-    """Cuts a node off once a case makes steps, and back in once that case has ended.
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_killed_rank_names_its_node(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, two: Nodes, lost: int,
+) -> None:
+    """Whichever of both it is: the case crashes long before its deadline, and the other node is not to blame."""
+    words = session(pytester, monkeypatch, two, LONG)
+    folder = pytester.path / "done"
+
+    def kill() -> None:
+        (told,) = folder.glob(f".{LONG.id}.*/nodes/rank{lost}.json")
+        psutil.Process(read_json(told)["pid"]).kill()
+
+    meddler = Meddler(folder, LONG, kill)
+    meddler.start()
+    result = pytester.runpytest_subprocess(*words, "--deadline=200")
+    meddler.join()
+    assert result.ret == 1
+    assert 0.0 < meddler.seconds < 40.0
+    result.stdout.fnmatch_lines([
+        f"*{LONG.id}  outcome: crashed (rank {lost}: RankLost: rank {lost} on node {lost} (*, {address(lost)})*"])
+    assert_none_left(pytester.path)
+
+
+class Meddler(threading.Thread):
+    """Does something once a case makes steps, and something else once that case has ended.
 
     ``seconds`` is how long the case went on in between; 0 if it never came to that.
     """
 
-    def __init__(self, nodes: Nodes, number: int, run_dir: Path, case: Case) -> None:
+    def __init__(
+        self, run_dir: Path, case: Case, act: Callable[[], None], then: Callable[[], None] = lambda: None,
+    ) -> None:
         super().__init__()
         self.seconds = 0.0
-        self._nodes, self._number, self._run_dir, self._case = nodes, number, run_dir, case
+        self._run_dir, self._case, self._act, self._then = run_dir, case, act, then
 
     def run(self) -> None:
-        """Wait, cut, wait, mend."""
+        """Wait, act, wait, act again."""
         if not self._wait(self._makes_steps):
             return
-        self._nodes.cut(self._number)
-        cut = time.monotonic()
+        self._act()
+        acted = time.monotonic()
         if self._wait((self._run_dir / self._case.id).exists):
-            self.seconds = time.monotonic() - cut
-        self._nodes.plug_in(self._number)
+            self.seconds = time.monotonic() - acted
+        self._then()
 
     def _makes_steps(self) -> bool:
         done = [path.read_text().partition("/")[0] for path in self._run_dir.glob(f".{self._case.id}.*/progress")]
