@@ -81,13 +81,13 @@ def _peer_changes(oracle: Case, features: Mapping[str, Any]) -> Iterator[Change]
     zero3_words["deepspeed"]["zero_optimization"] |= {"reduce_bucket_size": 5000, "sub_group_size": 5000}
     yield Change(name="small buckets, zero2", kind="peer", case=zero2, reference=zero2, settings=zero2_words)
     yield Change(name="small buckets, zero3", kind="peer", case=zero3, reference=zero3, settings=zero3_words)
-    if oracle.precision == "bf16-mixed":
+    if oracle.precision.endswith("-mixed"):
         # The mode promises fp32 masters, not fp32 gradients:
         # releases differ in whether ZeRO rounds them once on the way.
         for case in (zero2, zero3):
             words = settings(case)
             del words["deepspeed"]["data_types"]
-            name = f"gradients kept in bf16, {case.engine}"
+            name = f"gradients kept in {oracle.precision.removesuffix('-mixed')}, {case.engine}"
             yield Change(name=name, kind="peer", case=case, reference=case, settings=words)
     one_unit = settings(fsdp1)
     one_unit["fsdp"] = {**one_unit["fsdp"], "auto_wrap_policy": "no_wrap"}

@@ -78,6 +78,19 @@ FROZEN = [
 ]
 MATCHED = [*CURVE, *ACCUMULATE, *CLIP, *EVERYTHING, *SAVING, *FROZEN]
 
+SIX = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
+SCALED = spread(ORACLE["curve"], SIX, ("fp16-mixed",), scale_window=4)
+"""fp16 whose loss scale doubles every few steps: its way is a formula, and must not show in the training."""
+OVERFLOWING = spread(ORACLE["curve"].with_(steps=8), SIX, ("fp16-mixed",), scale_power=20)
+"""fp16 that begins far too large: the first updates are left out, and those alone."""
+
+KERNELS = [
+    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), compiler="inductor"),
+    *spread(ORACLE["curve"], ("ddp", "fsdp2", "zero3"), ("bf16-mixed",), attention="flash"),
+    *spread(ORACLE["curve"], ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("bf16-mixed",), fused=True),
+]
+"""The same training with other kernels: torch.compile, flash attention, fused AdamW. On GPUs, where they pay."""
+
 STOCK = [
     # What a user gets who names an engine and a precision and nothing else; the model returns its own loss.
     *spread(
@@ -146,17 +159,16 @@ EPOCHS = [
 _MEMORY = Case(
     model="llama-small", engine="plain", precision="fp32", world_size=1, rows_per_step=2, steps=5, measure="memory"
 )
-LEAKS = spread(_MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16)
-"""In aligned mode, long enough for a leak to show."""
+LEAKS = spread(
+    _MEMORY, ("ddp", "zero1", "zero2", "zero3", "fsdp1", "fsdp2"), ("bf16-mixed",), steps=16, measure="resume"
+)
+"""In aligned mode, long enough for a leak to show: half of the steps, saved and loaded again, and the other half."""
 
 CHECKPOINTED = spread(_MEMORY, FIVE, ("bf16-mixed",), activation_checkpointing=True)
 OFFLOADED = [
     *spread(_MEMORY, ("fsdp2", "zero3"), ("bf16-mixed",), offload="parameters"),
     *spread(_MEMORY, ("zero2",), ("bf16-mixed",), offload="optimizer"),
 ]
-RESUMED = [case.with_(steps=10, measure="resume") for case in LEAKS]
-"""Half of the steps, saved and loaded again, and the other half."""
-
 MEMORY = [
     *LEAKS,
     *CHECKPOINTED,
@@ -198,6 +210,20 @@ FEATURES_ON = {
 RACE = [_RACE, *RIVALS, *(case for case, _ in FEATURES_ON.values())]
 """Side by side, in turns: so small that an engine's own work, not arithmetic, takes most of a step."""
 
+DEPTHS = ("llama-tiny", "llama-4-layers", "llama-8-layers")
+"""One model at 2, 4 and 8 layers."""
+EFFORTS = spread(
+    Case(model=DEPTHS[-1], engine="plain", precision="fp32", world_size=1, measure="calls", steps=3),
+    ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("fp32",),
+)
+"""An engine's own work, counted; the third step is like all later ones."""
+
+
+def at_depths(case: Case) -> list[Case]:
+    """``case`` at each of :data:`DEPTHS`."""
+    return [case.with_(model=model) for model in DEPTHS]
+
+
 PACES: dict[str, list[Pace]] = {
     "test_engine_keeps_its_pace": [Pace(case=case, others=(_RACE,), against="ddp") for case in RIVALS],
     # Else a slower DDP would only make all others look faster.
@@ -220,16 +246,21 @@ def kept_whole(case: Case) -> Case:
     return next(other for other in LEAKS if other.engine == case.engine)
 
 
+def constrained(case: Case) -> Case | None:
+    """In memory-constrained mode, the twin of a case of :data:`LEAKS`; ``None`` if its engine has none."""
+    return next((c for c in MEMORY if (c.engine, c.precision) == (case.engine, "bf16-true")), None)
+
+
 _ACTIVE = _MEMORY.with_(rows_per_step=16)
 """Enough rows for activations to show."""
 _SHARDED = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 
 REHEARSED = [
-    *LEAKS,
+    *(case for case in LEAKS if case.engine != "zero1"),  # which does what ZeRO-2 does, and less
     # Twice as deep as what is rehearsed.
     *spread(_ACTIVE.with_(model="llama-deep"), ("fsdp2",), ("bf16-mixed",), activation_checkpointing=True),
 ]
-"""In the gate: each engine in aligned mode, and another depth and batch with checkpointing."""
+"""In the gate: engines in aligned mode, and another depth and batch with checkpointing."""
 
 REHEARSED_WIDELY = [
     case
@@ -254,13 +285,14 @@ def rehearsed_at(case: Case) -> Case:
 
 def _told_apart() -> list[Any]:
     aligned = {case.engine: case for case in LEAKS}
-    constrained, checkpointed = _MEMORY.with_(engine="fsdp2", precision="bf16-true", world_size=2), REHEARSED[-1]
+    low = _MEMORY.with_(engine="fsdp2", precision="bf16-true", world_size=2)
+    checkpointed = next(case for case in CHECKPOINTED if case.engine == "fsdp2")
     pairs = [
         *((aligned[one], aligned[other]) for one, other in (
-            ("zero1", "ddp"), ("zero2", "zero1"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
+            ("zero1", "zero2"), ("zero2", "ddp"), ("zero3", "zero2"), ("fsdp1", "zero3"), ("fsdp2", "zero3"),
         )),
-        (constrained, aligned["fsdp2"]),
-        (checkpointed, checkpointed.with_(activation_checkpointing=False)),
+        (low, aligned["fsdp2"]),
+        (checkpointed, aligned["fsdp2"]),
     ]
     return [pytest.param(*pair, id=f"{pair[0].id}~{pair[1].id}", marks=pytest.mark.cpu) for pair in pairs]
 
@@ -286,8 +318,10 @@ def _marks(case: Case) -> list[pytest.MarkDecorator]:
 
 def on_gpus(cases: Iterable[Case]) -> list[Any]:
     """As :func:`params`, for what a CPU that others use too cannot be asked."""
-    gpus = [name for name in PLATFORMS if name != "cpu"]
-    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in gpus]) for case in cases]
+    return [pytest.param(case, id=case.id, marks=[getattr(pytest.mark, p) for p in GPUS]) for case in cases]
+
+
+GPUS = tuple(name for name in PLATFORMS if name != "cpu")
 
 
 def platforms(case: Case) -> tuple[str, ...]:
@@ -296,9 +330,11 @@ def platforms(case: Case) -> tuple[str, ...]:
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
     of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "resume", "data") or case.schedule != "constant":
+    if case.measure in ("fit", "data", "calls") or case.schedule != "constant":
         return ("cpu",)
-    gpus = ("a100", "h100", "h200")
+    gpus = GPUS
+    if case.compiler != "none" or case.fused or case.attention == "flash":
+        return gpus
     apart = ENGINES[case.engine].fsdp_version == 1 and case.offload != "none"
     return gpus if apart or "cpu" not in PRECISIONS[case.precision].platforms else ("cpu", *gpus)
 
@@ -335,13 +371,14 @@ def same_arithmetic(case: Case) -> bool:
     """
     if case.precision == "fp32":
         return True
-    if case.precision == "bf16-mixed" and ENGINES[case.engine].family == "ddp":
+    mixed = case.precision.endswith("-mixed")
+    if mixed and ENGINES[case.engine].family == "ddp":
         return False
-    if case.precision == "bf16-mixed" and case.engine == "zero0":
+    if mixed and case.engine == "zero0":
         return False
     if case.precision == "bf16-true" and case.max_grad_norm is not None and case.engine not in ("zero1", "zero2"):
         return False
-    fp32_sums = case.precision == "bf16-mixed" and case.engine.startswith(("fsdp2", "zero"))
+    fp32_sums = mixed and case.engine.startswith(("fsdp2", "zero"))
     return case.accumulation_steps == 1 or fp32_sums
 
 

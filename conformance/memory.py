@@ -135,12 +135,11 @@ def offload_is_lower(seen: Observation, without: Observation) -> Iterator[Findin
 
 def resumed(seen: Observation) -> Iterator[Finding]:
     """Once its state was saved and loaded again, a run holds what it held before, to the byte."""
-    middle = seen.case.steps // 2
     for rank in seen.ranks:
         after: Sequence[int] = look(rank.memory, "after_steps") or ()
         claim = _claim(seen.case, f"live bytes after steps on rank {rank.rank}, resumed", "before the save")
-        # After the last step there is no next batch in hand.
-        before, later = after[GROWING_STEPS:middle], after[middle + 1:-1]
+        before, *resumed = _legs(seen.case, after)
+        later = resumed[0][:-1] if resumed else ()  # after the last step there is no next batch in hand
         if len(after) != seen.case.steps or not before or not later:
             yield verdict.holds(claim, False, observed=f"{len(after)} steps recorded", allowed="all of them")
             continue
@@ -162,22 +161,30 @@ def peaks(seen: Observation) -> dict[str, int]:
 
 
 def steady(seen: Observation) -> Iterator[Finding]:
-    """After the first steps nothing is added: the least of the later half is no more than the least of the earlier.
+    """After the first steps nothing is added: the least of a later half is no more than the least of the earlier.
 
     The least, because a thread that lets go of a tensor a moment late adds to one step, and a leak to all that follow.
+    Before a save and after a load each by itself; that one is as the other is for :func:`resumed` to say.
     """
     for rank in seen.ranks:
         after: Sequence[int] = look(rank.memory, "after_steps") or ()
-        settled = after[GROWING_STEPS:]
         claim = _claim(seen.case, f"live bytes after each step on rank {rank.rank}", "its own earlier steps")
         allowed = f"no growth from step {GROWING_STEPS + 1} to {seen.case.steps}"
-        if len(after) != seen.case.steps or len(settled) < 2:
+        legs = _legs(seen.case, after)
+        if len(after) != seen.case.steps or min(map(len, legs)) < 2:
             yield verdict.holds(claim, False, observed=f"{len(after)} steps recorded", allowed=allowed)
             continue
-        half = len(settled) // 2
-        grown = min(settled[half:]) - min(settled[:half])
-        last = f"grew by {grown:,} bytes within {half + 1} steps" if grown > 0 else f"{min(settled):,} bytes, steady"
+        grown, within = max((min(leg[len(leg) // 2:]) - min(leg[:len(leg) // 2]), len(leg) // 2 + 1) for leg in legs)
+        last = f"grew by {grown:,} bytes within {within} steps" if grown > 0 else f"{min(legs[-1]):,} bytes, steady"
         yield verdict.holds(claim, grown <= 0, observed=last, allowed=allowed)
+
+
+def _legs(case: Case, after: Sequence[int]) -> list[Sequence[int]]:
+    """The steps among which live bytes are to stay: all but the first, and not across a load, nor right after it."""
+    if case.measure != "resume":
+        return [after[GROWING_STEPS:]]
+    middle = case.steps // 2
+    return [after[GROWING_STEPS:middle], after[middle + 1:]]
 
 
 def returned(seen: Observation) -> Iterator[Finding]:

@@ -27,7 +27,7 @@ from fixtures.max_batch.search import Probe, Search, search
 from fixtures.max_batch.subject import Subject
 from fixtures.observation import Observation
 from fixtures.rehearsal.cards import ASSUMED, GIB, TITAN_RTX_GIB, Assumptions
-from fixtures.spec import Case
+from fixtures.spec import PLATFORMS, Case
 from fixtures.verdict import Claim, Finding
 
 TOKENS = 128
@@ -191,8 +191,52 @@ def ordered(all_told: Sequence[Predicted]) -> Iterator[Finding]:
             )
 
 
-GPUS = [pytest.mark.a100, pytest.mark.h100, pytest.mark.h200]
+GPUS = [getattr(pytest.mark, name) for name in PLATFORMS if name != "cpu"]
 """The card is emulated, so the platform does not matter."""
+
+PARTNERS: Mapping[str, str] = {
+    "FULL_SHARD 1M": "DDP fp32", "FULL_SHARD 2K": "DDP fp32", "FULL_SHARD 1M, offload": "FULL_SHARD 1M",
+    "FULL_SHARD 2K, offload": "FULL_SHARD 2K", "FSDP 2K, 2 GPUs": "DDP fp32, 2 GPUs",
+    "FSDP 2K, offload, 2 GPUs": "FSDP 2K, 2 GPUs",
+}
+"""By row, another row whose way of training cannot take this one's batch: what the row is chosen for."""
+
+
+def _rows() -> dict[str, Row]:
+    return {row.label: row for rows in TABLES.values() for row in rows}
+
+
+def partner(row: Row) -> Case | None:
+    """The rehearsal of what must not fit at the row's batch on the same card; ``None`` where none is named."""
+    label = PARTNERS.get(row.label)
+    if label is None:
+        return None
+    other = _rows()[label].case
+    return other.with_(rows_per_step=row.published * other.world_size)
+
+
+def real(case: Case) -> Case:
+    """The run that a rehearsal foretells, on a card made as small."""
+    return case.with_(measure="fit", steps=3)
+
+
+def partners() -> list[Case]:
+    """All of them, once each."""
+    return list({case.id: case for row in _rows().values() if (case := partner(row)) is not None}.values())
+
+
+def too_large(seen: Observation) -> Finding:
+    """The rehearsal of a partner: it does not fit on the published card."""
+    one = evidence.probe(seen.case.rows_per_micro_batch, seen)
+    claim = Claim(subject=seen.case.id, rung="memory", metric="a batch too large for it",
+                  reference="rehearsed for one card, not run")
+    needed = "not foretold" if one.in_use_bytes is None else f"{one.in_use_bytes / GIB:.1f} GiB"
+    return claim.found(observed=needed, allowed=f"more than {CARD_MIB / 1024:.1f} GiB", passed=one.outcome == "oom")
+
+
+def rehearsed_partners() -> list[Any]:
+    """Parameters ``case``, one for each partner."""
+    return [pytest.param(case, id=case.id, marks=[*GPUS, pytest.mark.rehearsed]) for case in partners()]
 
 
 def rehearsed_rows() -> list[Any]:
@@ -212,7 +256,8 @@ def rehearsed_tables() -> list[Any]:
 
 def real_rows() -> list[Any]:
     """Parameters ``case, fits``, one set per row: a real run on a card made as small."""
-    found = [(row.case.with_(measure="fit", steps=3), row.published > 0) for rows in TABLES.values() for row in rows]
+    found = [(real(row.case), row.published > 0) for row in _rows().values()]
+    found += [(real(case), False) for case in partners()]
     return [pytest.param(case, fits, id=case.id, marks=GPUS) for case, fits in found]
 
 

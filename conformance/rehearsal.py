@@ -84,6 +84,18 @@ def verdict_of(rehearsed: Observation, platform: str, *, fits: bool) -> Finding:
     )
 
 
+BOOKED = 0.02
+"""How far a rehearsal may lie from what is booked for the case."""
+
+
+def booked(rehearsed: Observation, gib: float) -> Finding:
+    """What the rehearsal foretells is what the catalogue says that the case needs."""
+    told = foretold(rehearsed)
+    claim = _claim(rehearsed.case, "GiB of a card, as booked", "rehearsed, not run")
+    needed = ASSUMED.needed_gib(told) if told is not None else None
+    return verdict.close(claim, needed, gib, Tolerance(relative=BOOKED, reason="a rehearsal repeats"))
+
+
 def by_part(told: Forecast) -> str:
     """For instance ``parameters 6.3, gradients 6.3, activations 20.1 (backward)``, in GiB; small parts are left out."""
     shown = [f"{part.replace('_', ' ')} {told.parts[part] / GIB:.1f}" for part in PARTS if told.parts[part] >= GIB / 20]

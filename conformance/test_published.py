@@ -36,9 +36,18 @@ def test_predicted_order_is_the_published(
     judge(published.ordered(told))
 
 
+@pytest.mark.parametrize("case", published.rehearsed_partners())
+def test_partner_is_foretold_not_to_fit(case: Case, observe: Observe, judge: Judge) -> None:
+    """At a batch that another way of training takes, DDP, or sharding without offload, needs more than the card."""
+    judge(published.too_large(observe(case)))
+
+
 @pytest.mark.parametrize(("case", "fits"), published.real_rows())
 def test_published_batch_on_a_small_card(
     case: Case, fits: bool, observe: Observe, trained: Trained, judge: Judge,
 ) -> None:
-    """On a card made as small as the published one, the published batch runs; what ran out of memory, does so."""
+    """On a card made as small as the published one, the published batch runs; what ran out of memory, does so.
+
+    So does DDP, or sharding without offload, at the batch that sharding, or offload, was chosen for.
+    """
     judge(memory.fits(trained(case)) if fits else memory.must_not_fit(observe(case)))

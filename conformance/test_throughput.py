@@ -6,9 +6,11 @@ The ratios are gated on every platform. Tokens per second as such depend on ever
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
-from conformance.catalogue import PACES, RACE, on_gpus, params
+from conformance import effort
+from conformance.catalogue import EFFORTS, PACES, RACE, at_depths, on_gpus, params
 from fixtures import verdict
-from fixtures.judging import Judge, Raced
+from fixtures.baseline import no_more
+from fixtures.judging import Judge, Raced, Trained
 from fixtures.spec import Case
 from fixtures.throughput.judged import Pace, kept
 from fixtures.verdict import Claim
@@ -67,3 +69,17 @@ def test_feature_costs_no_more(
 def test_step_takes_no_longer(case: Case, raced: Raced, judge: Judge, snapshot: SnapshotAssertion) -> None:
     """On a GPU of one's own, seconds are gated as such, and with them tokens per second."""
     judge(kept(snapshot, raced(RACE), Pace(case=case)))
+
+
+@pytest.mark.parametrize("case", params(EFFORTS))
+def test_effort_grows_in_line_with_depth(case: Case, trained: Trained, judge: Judge) -> None:
+    """What an engine does of its own in a step, in calls, grows with the number of layers, and no faster."""
+    judge(effort.grows_in_line([trained(one) for one in at_depths(case)]))
+
+
+@pytest.mark.parametrize("case", params(EFFORTS))
+def test_effort_is_no_more(case: Case, trained: Trained, judge: Judge, snapshot: SnapshotAssertion) -> None:
+    """A step runs through no more calls than it did, a quarter for other releases left out."""
+    counted = effort.calls(trained(case))
+    told = {} if counted is None else {"calls in a step": counted}
+    judge(no_more(snapshot, told, subject=case.id, rung="throughput", margin=effort.RISE, unit="calls"))

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.files import RecordError
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
 from fixtures.verdict import EPSILON, Tolerance
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"
@@ -98,14 +98,15 @@ def _noise(platform: str, group: str, metric: str) -> float:
     try:
         noise = float(evidence["noise"][group][metric]["relative"])
     except (KeyError, TypeError, ValueError) as error:
-        raise EvidenceError(
-            f"no noise measured on {platform} for {group}, {metric}: run tox run -e calibrate"
-        ) from error
+        raise EvidenceError(f"no noise measured on {platform} for {group}, {metric}: {measure(platform)}") from error
     if not 0 <= noise < math.inf:
-        raise EvidenceError(
-            f"noise of {noise} on {platform} for {group}, {metric} is no evidence: run tox run -e calibrate"
-        )
+        raise EvidenceError(f"noise of {noise} on {platform} for {group}, {metric} is no evidence: {measure(platform)}")
     return noise
+
+
+def measure(platform: str) -> str:
+    """What to run, in words."""
+    return "run tox run -e calibrate" + (f" -- --platform {platform}" if platform in PLATFORMS[1:] else "")
 
 
 @lru_cache
@@ -118,5 +119,5 @@ def read_evidence(platform: str) -> dict[str, Any]:
     try:
         evidence: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise EvidenceError(f"{path} holds no evidence ({error}): run tox run -e calibrate") from error
+        raise EvidenceError(f"{path} holds no evidence ({error}): {measure(platform)}") from error
     return evidence

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from conformance import memory
+from conformance import effort, memory
 from conformance.claims import gradient_scale
 from conformance.tolerances import EvidenceError, reference_kind, tolerance
 from fixtures import verdict
@@ -128,7 +128,10 @@ def differences(found: Mapping[str, Pair]) -> list[Difference]:
 
 
 def _of_case(old: Observation, new: Observation, oracle: Pair | None) -> list[Difference]:
-    measured = _memory(old, new) if old.case.measure != "training" else _numerics(old, new, oracle)
+    if old.case.measure == "training":
+        measured = _numerics(old, new, oracle)
+    else:
+        measured = _effort(old, new) if old.case.measure == "calls" else _memory(old, new)
     explained = _replaced(old, new) if old.case.dialect != "matched" else ()  # there all settings are made equal
     return [
         Difference(
@@ -200,6 +203,12 @@ def _gradients(old: Observation, new: Observation, oracle: Pair | None) -> float
         ).values()
     )
     return max(0.0, apart - common)
+
+
+def _effort(old: Observation, new: Observation) -> Iterator[Measured]:
+    was, now = effort.calls(old), effort.calls(new)
+    size = (now - was) / was if was and now else math.inf
+    yield "throughput", "calls in a step", max(0.0, size), effort.RISE, "a release may do a little more"
 
 
 def _memory(old: Observation, new: Observation) -> Iterator[Measured]:

@@ -16,6 +16,9 @@ from selftests.plugin_fakes import Suite
 ROOT = Path(__file__).resolve().parent.parent
 
 CONFTEST = """
+from pathlib import Path
+
+from fixtures.hardware.recorded import Recorded
 from selftests.plugin_fakes import FakeNvml, ThoroughLauncher, outside
 
 pytest_plugins = ["fixtures.plugin"]
@@ -66,6 +69,8 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Suite:
 
     def write(body: str, changes: str = "") -> pytest.Pytester:
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
+        monkeypatch.setenv("SHARDGATE_LEASES", str(pytester.path / "leases"))
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         monkeypatch.setenv("FAKE_LOG", str(pytester.path / "launched.txt"))
         (pytester.path / "launched.txt").touch()
         pytester.makeini("[pytest]\naddopts = --import-mode=importlib --strict-markers\ntestpaths = conformance\n")

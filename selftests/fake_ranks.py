@@ -85,7 +85,9 @@ def rank_of(run_dir: Path, fault: str) -> int:
     ) -> int:
         ready()
         sys.stdout.write(f"rank {rank} of {world_size}\n")
+        sys.stdout.write("".join(f"{name} is {os.environ[name]}\n" for name in ("GIVEN",) if name in os.environ))
         if fault in FAULTS:
+            _meet(run_dir, world_size - (fault == "never_comes"))
             FAULTS[fault](run_dir, rank)
         fake_worker.run_rank(run_dir, rank=rank, world_size=world_size)
         record = read_json(run_dir / f"rank{rank}.json")
@@ -93,6 +95,13 @@ def rank_of(run_dir: Path, fault: str) -> int:
         return 0
 
     return launched.run(run_dir, here, launch, run_rank)
+
+
+def _meet(run_dir: Path, ranks: int) -> None:
+    """Return when all have come: a fault strikes ranks that train together."""
+    give_up = time.monotonic() + 30.0
+    while len(list((run_dir / "nodes").glob("rank*.json"))) < ranks and time.monotonic() < give_up:
+        time.sleep(0.02)
 
 
 if __name__ == "__main__":

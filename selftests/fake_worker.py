@@ -6,6 +6,7 @@ Rank 0 behaves, and waits for rank 1 as a rank of a process group would.
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import signal
 import subprocess
@@ -145,6 +146,11 @@ def imports_framework(run_dir: Path, rank: int) -> None:
     importlib.import_module("a_framework")
 
 
+def tells_variables(run_dir: Path, rank: int) -> None:
+    """Each rank writes down its environment."""
+    (run_dir / f"variables{rank}.json").write_text(json.dumps(dict(os.environ)), encoding="utf-8")
+
+
 def kills_template(run_dir: Path, rank: int) -> None:
     """Rank 1 ends the process that it was forked from."""
     if rank == 1:
@@ -156,6 +162,7 @@ FAULTS = {
     function.__name__: function
     for function in (
         hangs, one_hangs, ignores_signals, raises, segfaults, is_killed, is_killed_late, exits_with_3, leaves_early,
-        both_account, has_children, has_children_and_hangs, imports_framework, kills_template,
+        both_account, has_children, has_children_and_hangs, imports_framework, tells_variables,
+        kills_template,
     )
 }

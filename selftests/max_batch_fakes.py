@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,10 +26,10 @@ class BudgetLauncher(FakeLauncher):
 
     def run(
         self, request: Request, run_dir: Path, *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`FakeLauncher.run`."""
-        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
         case = request.case
         needs, budget = BASE_MIB + ROW_MIB * case.rows_per_micro_batch, case.budget_mib or 0
         ends = json.loads(os.environ.get("FAKE_ENDS", "{}"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +14,9 @@ from typing import Any
 import pytest
 
 from fixtures.files import write_json
+from fixtures.hardware.leases import Leases
+from fixtures.hardware.leases import folder as leases_folder
+from fixtures.hardware.recorded import Recorded
 from fixtures.observation import Observation, RankRecord, Request, Step
 from fixtures.outside import Outside
 from fixtures.spec import Case
@@ -87,15 +90,16 @@ class FakeLauncher:
     """Writes the observation that a real launcher would, and a line into ``launched.txt`` beside the runs.
 
     ``FAKE_FAULT`` in the environment makes it misbehave: ``full``, ``rank full``, ``interrupt``, ``no tensors``,
-    ``crash``, ``hang``.
+    ``crash``, ``hang``. ``FAKE_LAST_WORDS`` are what a rank prints that crashes; if they begin with ``once:``, only in
+    the first run of a case.
     """
 
     def run(
         self, request: Request, run_dir: Path, *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`fixtures.launch.Launcher.run`."""
-        _note_down(f"{request.case.id} {deadline_seconds:g}")
+        _note_down(f"{request.case.id} {deadline_seconds:g}{_on(env)}")
         fault = os.environ.get("FAKE_FAULT", "")
         if fault == "full" and request.case.engine == OTHER.engine:
             raise OSError(errno.ENOSPC, "No space left on device")
@@ -106,6 +110,11 @@ class FakeLauncher:
                 on_progress(SimpleNamespace(case_id=request.case.id, step=step, steps=2, elapsed_seconds=step / 10))
         time.sleep(float(os.environ.get("FAKE_SECONDS", "0")))
         seen = OUTCOMES.get(fault, observation)(request, run_dir)
+        words = os.environ.get("FAKE_LAST_WORDS", "")
+        if words and not (words.startswith("once:") and (run_dir / "first-attempt").exists()):
+            (run_dir / "rank1.log").write_text(words.removeprefix("once:") + "\n" + "a frame\n" * 50, encoding="utf-8")
+            (run_dir / "nccl_trace_rank_1").touch()
+            seen = crash(request, run_dir)
         write_json(run_dir / "request.json", request.to_json())
         write_json(run_dir / "observation.json", seen.to_json())
         if fault != "no tensors":
@@ -114,15 +123,27 @@ class FakeLauncher:
 
     def run_together(
         self, members: Sequence[tuple[Request, Path]], *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> list[Observation]:
         """As :meth:`run` for each, one after the other."""
-        return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+        return [self.run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
                 for request, run_dir in members]
+
+    def start(self, platform: str) -> None:
+        """Nothing takes long."""
 
     def close(self) -> None:
         """Leaves its mark, so that a self-test can see it was called."""
         _note_down("closed")
+
+
+def _on(env: Mapping[str, str] | None) -> str:
+    """Which GPUs the ranks see, if that is said, and whether all of the machine's are leased meanwhile."""
+    if not env:
+        return ""
+    leases = Leases(leases_folder())
+    alone = all(leases.held(one["uuid"]) for one in machine(4)["gpus"])
+    return f" on {env['CUDA_VISIBLE_DEVICES']} by {env['CUDA_DEVICE_ORDER']}{', alone' if alone else ''}"
 
 
 def _note_down(line: str) -> None:
@@ -135,47 +156,47 @@ class ThoroughLauncher(FakeLauncher):
 
     def run(
         self, request: Request, run_dir: Path, *, deadline_seconds: float,
-        on_progress: Callable[[Any], None] | None = None,
+        on_progress: Callable[[Any], None] | None = None, env: Mapping[str, str] | None = None,
     ) -> Observation:
         """As :meth:`FakeLauncher.run`."""
-        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress)
+        seen = super().run(request, run_dir, deadline_seconds=deadline_seconds, on_progress=on_progress, env=env)
         settings = {f"key{n}": [n] * 3 for n in range(100)}
         ranks = tuple(replace(rank, steps=rank.steps * 20, settings=settings) for rank in seen.ranks)
         (run_dir / "tensors.safetensors").write_bytes(safetensors({"gradients/w": [0.0] * 60_000}))
         return replace(seen, ranks=ranks)
 
 
-class FakeNvml:
-    """NVML with the GPUs it is told of."""
+def gpu(index: int, name: str = "NVIDIA A100-SXM4-80GB", **changes: Any) -> dict[str, Any]:
+    """The answers of an idle GPU, in the form of ``fixtures/hardware/recorded.py``."""
+    answers = {
+        "name": name, "uuid": f"GPU-0000000{index}-0000-4000-8000-000000000000", "mig": [0, 0], "processes": [],
+        "memory": {"total": 80 * 2**30, "used": 600 * 2**20}, "ecc": 0, "links": 12, "clock": 1410, "throttle": 1,
+        "xids": [],
+    }
+    return {**answers, **changes}
 
-    class NVMLError(Exception):
-        """As pynvml's."""
 
-    class NVMLError_LibraryNotFound(NVMLError):  # noqa: N801, N818
+def machine(count: int, **changes: Any) -> dict[str, Any]:
+    """The answers of a machine with ``count`` alike."""
+    return {"driver": "570.86.15", "gpus": [gpu(index, **changes) for index in range(count)]}
+
+
+class FakeNvml(Recorded):
+    """NVML with GPUs of these names, or a problem in their place."""
+
+    class NVMLError_LibraryNotFound(Recorded.NVMLError):  # noqa: N801
         """As pynvml's."""
 
     def __init__(self, *names: str | bytes, problem: Exception | None = None) -> None:
+        super().__init__({"gpus": [gpu(index) for index in range(len(names))]})
         self._names = names
         self._problem = problem
-        self.open = 0
 
     def nvmlInit(self) -> None:  # noqa: N802
         """As pynvml's."""
         if self._problem is not None:
             raise self._problem
-        self.open += 1
-
-    def nvmlShutdown(self) -> None:  # noqa: N802
-        """As pynvml's."""
-        self.open -= 1
-
-    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
-        """As pynvml's."""
-        return len(self._names)
-
-    def nvmlDeviceGetHandleByIndex(self, index: int, /) -> int:  # noqa: N802
-        """As pynvml's."""
-        return index
+        super().nvmlInit()
 
     def nvmlDeviceGetName(self, handle: int, /) -> str | bytes:  # noqa: N802
         """As pynvml's."""

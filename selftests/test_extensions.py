@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 from fixtures import extension_cache, extensions
+from fixtures.spec import Case
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -92,15 +96,27 @@ def test_it_is_built_once(tmp_path: Path) -> None:
     assert [path.read_text() for path in tmp_path.rglob("builds")] == ["built\n", "built\n"]
 
 
-def test_one_extension_is_not_enough(tmp_path: Path) -> None:
-    """A folder from when there was one alone, or one whose list cannot be read, is built again."""
+@pytest.mark.parametrize(
+    ("marked", "builds"), [("", 2), ("\udcff", 2), ("deepspeed_shm_comm", 1), ("other", 2), ("cpu_adam\nother", 1)]
+)
+def test_what_is_missing_is_built(marked: str, builds: int, tmp_path: Path) -> None:
+    """Of a folder that has one of them, or whose list cannot be read, the rest is built, and no more."""
     site = lay_over(tmp_path / "site", version="1")
     marker = directory(tmp_path, site) / extension_cache.MARKER
     marker.parent.mkdir(parents=True)
-    marker.touch()
+    marker.write_bytes(os.fsencode(marked))
     assert build(tmp_path, site).returncode == 0
-    assert marker.read_text().split() == list(extension_cache.EXTENSIONS)
-    assert len(list(tmp_path.rglob("builds"))) == 2
+    assert marker.read_text().split() == sorted(extension_cache.EXTENSIONS)
+    assert len(list(tmp_path.rglob("builds"))) == builds
+
+
+def test_no_case_waits_for_what_it_does_not_use() -> None:
+    """Nothing is compiled for FSDP, DeepSpeed's optimizer only for what offloads, all of it for a user's own config."""
+    fsdp = Case(model="llama-tiny", engine="fsdp2", precision="fp32")
+    assert extension_cache.needed(fsdp.with_(offload="parameters")) == set()
+    assert extension_cache.needed(fsdp.with_(engine="zero3")) == {"deepspeed_shm_comm"}
+    assert extension_cache.needed(fsdp.with_(engine="zero3", offload="parameters")) == set(extension_cache.EXTENSIONS)
+    assert extension_cache.needed(fsdp.with_(moves_to="zero3", steps=9)) == {"deepspeed_shm_comm"}
 
 
 @pytest.mark.parametrize("name", extension_cache.EXTENSIONS)
@@ -126,6 +142,25 @@ def test_an_old_lock_is_removed_even_when_built(name: str, tmp_path: Path) -> No
     os.utime(lock, (1, 1))
     assert build(tmp_path, site).returncode == 0
     assert not lock.exists()
+
+
+def test_an_interrupted_build_leaves_no_compiler_running(tmp_path: Path) -> None:
+    """Ctrl-C ends a build with its compilers, each of which has a process group of its own, as ninja starts them."""
+    told = tmp_path / "compiler"
+    start = (f"import subprocess, sys; c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'], "
+             f"process_group=0); open({str(told)!r}, 'w').write(str(c.pid)); c.wait()")
+    site = lay_over(tmp_path / "site", version="1", ending=start)
+    program = ("import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+               "from fixtures.extensions import main; main()")
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, cwd=ROOT, env=variables(tmp_path, site), stderr=subprocess.DEVNULL) as build:
+        deadline = time.monotonic() + 60
+        while not (told.exists() and told.read_text()) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        compiler = psutil.Process(int(told.read_text()))
+        build.send_signal(signal.SIGINT)
+        build.wait(30)
+    assert psutil.wait_procs([compiler], timeout=10)[1] == []
 
 
 def test_a_missing_compiler_is_one_clear_line(tmp_path: Path) -> None:

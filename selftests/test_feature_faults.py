@@ -16,7 +16,7 @@ from conformance.catalogue import (
     MATCHED,
     MEMORY,
     OFFLOADED,
-    RESUMED,
+    constrained,
     kept_whole,
     references,
     rounds_like,
@@ -43,7 +43,7 @@ SEEN = [
     ("offload_off", one(MATCHED, "fsdp2", offload="parameters"), "engaged"),
     ("offload_off", one(MATCHED, "zero3", offload="parameters"), "engaged"),
     ("offload_off", one(OFFLOADED, "zero2"), "memory"),
-    ("checkpoint_kept", one(RESUMED, "fsdp2"), "memory"),
+    ("checkpoint_kept", one(LEAKS, "fsdp2"), "memory"),
     # The same through the whole gate as test_memory_faults shows claim by claim.
     ("wrong_stage", one(MEMORY, "zero1", precision="fp32"), "memory"),
     ("wrong_stage", one(MEMORY, "zero3", precision="fp32", world_size=2), "memory"),
@@ -61,7 +61,9 @@ def needed(case: Case) -> set[Case]:
         return {case, *(due for due, _ in references(case)), *rounds_like(case)}
     larger = {"zero1": "ddp", "zero2": "zero1"}.get(case.engine, "zero2")
     others = {kept_whole(case)} if case in (*CHECKPOINTED, *OFFLOADED) else set()
-    return {case, *others} | ({case.with_(engine=larger)} if case in LEAKS and case.engine != "ddp" else set())
+    if case in LEAKS and case.engine != "ddp":
+        others |= {case.with_(engine=larger), constrained(case) or case}
+    return {case, *others}
 
 
 @pytest.fixture(scope="module")

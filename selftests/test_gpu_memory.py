@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from fixtures.gpu import card as own_card
 from fixtures.gpu.cuda import Cuda
 from fixtures.gpu.limit import Limit
 from fixtures.gpu.meter import Meter
+from fixtures.hardware.failures import OUT_OF_MEMORY
 from fixtures.phases import BACKWARD, BEFORE, BUILD, CLOSED, FORWARD, PREPARE, STEP
-from fixtures.worker import OUT_OF_MEMORY
 
 MIB = 2**20
 TOTAL = 80 * 1024 * MIB
@@ -266,3 +267,18 @@ SAID = [
 def test_out_of_memory_is_told_from_other_errors_of_a_gpu(said: str, is_oom: bool) -> None:
     """By the words of torch, CUDA, cuBLAS and NCCL."""
     assert any(word in said for word in OUT_OF_MEMORY) is is_oom
+
+
+@pytest.mark.parametrize("uuid", ["00000001-0000-4000-8000-00000000000A", "GPU-00000001-0000-4000-8000-00000000000a"])
+def test_rank_on_the_leased_card_goes_on(uuid: str) -> None:
+    """However torch spells the card; a run by hand has no lease, and an old torch cannot tell."""
+    leased = "GPU-00000000-0000-4000-8000-00000000000a,GPU-00000001-0000-4000-8000-00000000000a"
+    own_card.check(leased, 1, SimpleNamespace(uuid=uuid))
+    own_card.check(None, 1, SimpleNamespace(uuid=uuid))
+    own_card.check(leased, 0, SimpleNamespace())
+
+
+def test_rank_on_another_card_ends() -> None:
+    """Where CUDA counts otherwise than NVML, two cases would sit on one card: the rank says so and ends."""
+    with pytest.raises(own_card.WrongCardError, match="local rank 0 sees GPU-b, and GPU-a is leased for it"):
+        own_card.check("GPU-a,GPU-b", 0, SimpleNamespace(uuid="b"))

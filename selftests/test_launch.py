@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,19 @@ def test_the_observation_is_on_disk(run: Run) -> None:
     """What ``run`` returns is what ``observation.json`` holds."""
     observation = run()
     assert Observation.read(observation.folder) == observation
+
+
+@pytest.mark.parametrize("platform", ["cpu", "a100"])
+def test_ranks_get_the_callers_variables(launcher: Launcher, tmp_path: Path, platform: str) -> None:
+    """What the caller hands over, and on a GPU where NCCL's flight recorder writes and how long it waits."""
+    asked = replace(request("tells_variables"), platform=platform)
+    launcher.run(asked, tmp_path, deadline_seconds=DEADLINE_SECONDS, env={"CUDA_VISIBLE_DEVICES": "5,3"})
+    for rank in range(2):
+        told = json.loads((tmp_path / f"variables{rank}.json").read_text())
+        assert (told["CUDA_VISIBLE_DEVICES"], told["LOCAL_RANK"]) == ("5,3", str(rank))
+        recorder = told.get("TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+        assert recorder == (None if platform == "cpu" else str(tmp_path / "nccl_trace_rank_"))
+        assert ("SHARDGATE_COLLECTIVE_SECONDS" in told) == (platform != "cpu")
 
 
 def test_ranks_print_into_their_own_logs(run: Run) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,10 @@ import pytest
 
 from fixtures.files import read_json
 from fixtures.launchers.command import Command
-from fixtures.launchers.commanded import CommandLauncher
+from fixtures.launchers.commanded import CommandLauncher, on_other_cards
 from fixtures.observation import Observation, Request
 from fixtures.spec import Case
-from selftests.plugin_fakes import FakeLauncher
+from selftests.plugin_fakes import FakeLauncher, observation
 
 CASE = Case(model="gpt2-tiny", engine="ddp", precision="fp32")
 ROOT = Path(__file__).resolve().parent.parent
@@ -49,11 +50,11 @@ def run(tmp_path: Path) -> Run:
 
     def run_fault(
         fault: str = "none", how: str = "torchrun", *, nodes: int | None = None, deadline_seconds: float = 60.0,
-        **settings: float,
+        env: dict[str, str] | None = None, **settings: float,
     ) -> Observation:
         words = ("{python}", "-m", "selftests.fake_ranks", how, fault, "{run_dir}")
         launcher = CommandLauncher(Command(words=words, nodes=nodes), FakeLauncher, **settings)
-        seen = launcher.run(Request(case=CASE, settings={}), tmp_path, deadline_seconds=deadline_seconds)
+        seen = launcher.run(Request(case=CASE, settings={}), tmp_path, deadline_seconds=deadline_seconds, env=env)
         assert_none_left(tmp_path)
         return seen
 
@@ -131,6 +132,39 @@ def test_a_rank_that_never_comes_is_named(run: Run) -> None:
     seen = run("never_comes", start_seconds=2.0)
     assert seen.outcome == "hung"
     assert error_of(seen)["message"] == "not all ranks were there after 2 s: rank 1 never came"
+
+
+def test_variables_reach_ranks_by_way_of_the_folder(run: Run) -> None:
+    """A command on other machines may hand on nothing."""
+    assert "GIVEN is 7" in (run(env={"GIVEN": "7"}).folder / "rank1.log").read_text()
+
+
+def test_without_variables_ranks_have_none(run: Run) -> None:
+    """The line above is not always there."""
+    assert "GIVEN" not in (run().folder / "rank1.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("platform", "names", "words"),
+    [
+        ("a100", ("NVIDIA A100-SXM4-80GB",) * 2, None),
+        ("gpu", ("NVIDIA L4",) * 2, None),
+        ("cpu", ("", ""), None),
+        ("a100", ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3"), "and rank 1 on NVIDIA H100 80GB HBM3"),
+        ("a100", ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-40GB"), "and cards differ: NVIDIA A100-SXM4-40GB, "),
+        ("a100", ("NVIDIA A100-SXM4-80GB", None), "and rank 1 on none"),
+    ],
+)
+def test_the_cards_of_other_nodes_must_be_the_asked_ones(
+    tmp_path: Path, platform: str, names: tuple[str | None, ...], words: str | None,
+) -> None:
+    """By each rank's own word, since pytest sees one node's only."""
+    seen = observation(Request(case=CASE, settings={}), tmp_path)
+    ranks = tuple(replace(rank, provenance={"node": {} if name is None else {"gpu": name}})
+                  for rank, name in zip(seen.ranks, names, strict=True))
+    problem = on_other_cards(replace(seen, ranks=ranks), platform)
+    assert (problem is None) is (words is None)
+    assert words is None or words in str(problem)
 
 
 @pytest.mark.parametrize(("nodes", "outcome"), [(2, "crashed"), (1, "ok"), (None, "ok")])

@@ -41,6 +41,8 @@ FAKE = "{python} -m selftests.fake_ranks torchrun %s {run_dir}"
         (["--launcher=torchrun", "--nodes=2"], "starts the ranks of one node"),
         (["--nodes=2"], "--nodes says how many nodes a --launcher has"),
         (["--launcher=torchrun", "--replay=old"], "--replay"),
+        (["--launcher=torchrun", "-m", "a100"], "-m a100 needs an NVIDIA A100"),
+        (["--launcher=torchrun", "-m", "a100", "-n", "2"], "--launcher leases no GPUs"),
     ],
 )
 def test_a_mistake_is_a_usage_error(suite: Suite, options: list[str], words: str) -> None:

@@ -48,7 +48,7 @@ def test_collecting_needs_no_hardware(suite: Suite) -> None:
 def test_platform_deselects_what_is_not_for_it(suite: Suite) -> None:
     """On an A100 the CPU's own test is deselected, and the judging command names the platform."""
     failing = JUDGED.replace("finding(case, ", "finding(case, passed=False, ")
-    tester = suite(failing, 'nvml=lambda: FakeNvml("NVIDIA A100")')
+    tester = suite(failing, 'nvml=lambda: FakeNvml("NVIDIA A100", "NVIDIA A100")')
     result = tester.runpytest_inprocess("-m", "a100")
     result.assert_outcomes(failed=2, deselected=1)
     result.stdout.fnmatch_lines(["shardgate: platform a100,*", "judge again: *pytest --replay=* --platform a100 *"])
@@ -105,7 +105,7 @@ def test_rehearsing_needs_no_hardware(suite: Suite) -> None:
 
 def test_what_is_rehearsed_waits_for_the_word(suite: Suite) -> None:
     """Without --rehearse it is not judged, with the hardware or without; and its platform is a usage error as ever."""
-    tester = suite(REHEARSED, 'nvml=lambda: FakeNvml("NVIDIA A100")')
+    tester = suite(REHEARSED, 'nvml=lambda: FakeNvml("NVIDIA A100", "NVIDIA A100")')
     tester.runpytest_inprocess("-m", "a100").assert_outcomes(passed=2, deselected=2)
     tester.runpytest_inprocess("--run-dir=other").assert_outcomes(passed=3, deselected=1)
 

@@ -36,7 +36,7 @@ SLOW = {FSDP2.id: float(os.environ.get("FAKE_SLOW", "1"))}
 NOISE = Noise(1, slow=SLOW, block=float(os.environ.get("FAKE_NOISE", "0.02")))
 
 class Racing(FakeLauncher):
-    def run_together(self, members, *, deadline_seconds, on_progress=None):
+    def run_together(self, members, *, deadline_seconds, on_progress=None, env=None):
         with Path(os.environ["FAKE_LOG"]).open("a") as log:
             log.write("heat\\n")
         if os.environ.get("FAKE_CRASH"):
