@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +21,7 @@ from fixtures.observation import Observation, Request
 from fixtures.rehearsal.forecast import PHASES, forecast
 from fixtures.spec import Case
 
+ROOT = Path(__file__).resolve().parent.parent
 DEEP = Case(model="llama-deep", engine="fsdp2", precision="bf16-mixed", rows_per_step=4).rehearsal
 
 
@@ -66,3 +71,39 @@ def test_a_gpu_steps_over_lists_of_tensors(engine: str, rehearse: Callable[..., 
         for platform in ("cpu", "a100")
     }
     assert peaks["a100"] > 1.05 * peaks["cpu"]
+
+
+LOSS = """
+import contextlib, json, sys, torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from fixtures.memory import FORWARD, Meter
+from fixtures.rehearsal import ledger as ledgers
+from fixtures.training import token_loss
+
+def loss(mark):
+    logits, labels = torch.zeros(8, 64, 256, dtype=torch.bfloat16), torch.zeros(8, 64, dtype=torch.int64)
+    mark()
+    token_loss(logits, labels)
+    mark()
+
+meter, ledger = Meter(), ledgers.Ledger(staging=False)
+loss(lambda: None)
+meter.start()
+loss(lambda: meter.mark(FORWARD, {}))
+meter.stop()
+if sys.argv[1] == "blind":
+    ledgers.INSIDE = ()
+told = []
+with FakeTensorMode(), ledger:
+    loss(lambda: told.append(ledger.turn()))
+print(json.dumps([meter._peaks[-1], told[-1]]))
+"""
+
+
+@pytest.mark.parametrize(("sight", "agrees"), [("whole", True), ("blind", False)])
+def test_what_a_kernel_takes_inside_is_counted(sight: str, *, agrees: bool) -> None:
+    """The loss over many logits takes as much again while it is computed; a ledger that does not know misses it."""
+    command = [sys.executable, "-c", LOSS, sight]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
+    measured, rehearsed = json.loads(done.stdout)
+    assert (abs(rehearsed / measured - 1) < 0.01) is agrees
