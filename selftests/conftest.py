@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,14 @@ both = pytest.mark.parametrize("case", [
 ])
 one = pytest.mark.parametrize("case", [pytest.param(CASE, id=CASE.id, marks=pytest.mark.cpu)])
 """
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """What could not be checked on this machine is counted by its reason, however quiet the session."""
+    reasons = Counter(str(report.longrepr[2]).removeprefix("Skipped: ")
+                      for report in terminalreporter.getreports("skipped") if isinstance(report.longrepr, tuple))
+    for reason, count in reasons.items():
+        terminalreporter.write_line(f"not checked here: {count} self-test{'s' if count > 1 else ''}: {reason}")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fixtures.launch import Launcher, Progress, last_traceback
+from fixtures.launch import Launcher, Progress
+from fixtures.launchers.endings import last_traceback
 from fixtures.observation import Observation, Request
 from fixtures.spec import Case
 

@@ -213,6 +213,26 @@ def test_an_import_that_hangs_is_told_with_its_stack(framework: Callable[..., La
     assert "a_framework.py" in observation.error["traceback"]
 
 
+@pytest.mark.parametrize(("initialised", "outcome"), [(True, "crashed"), (False, "ok")])
+def test_no_rank_is_forked_from_a_template_that_has_initialised_cuda(
+    framework: Callable[..., Launcher], tmp_path: Path, initialised: bool, outcome: str
+) -> None:
+    """The case fails with the reason, and none of its ranks was started; asked and not initialised, it runs."""
+    source = (
+        "import sys, types\ntorch = sys.modules['torch'] = types.ModuleType('torch')\n"
+        f"torch.cuda = types.SimpleNamespace(is_initialized=lambda: {initialised})\n"
+    )
+    with framework(source) as launcher:
+        observation = launcher.run(REQUEST, tmp_path, deadline_seconds=PATIENCE_SECONDS)
+    assert observation.outcome == outcome
+    assert (tmp_path / "rank0.log").exists() is (outcome == "ok")
+    if initialised:
+        assert observation.error is not None
+        assert observation.error["message"].startswith(
+            "CUDA was initialised in the template (torch.cuda.is_initialized()), so no rank can be forked from it"
+        )
+
+
 def test_a_module_that_does_not_exist_is_passed_over(tmp_path: Path) -> None:
     """A release without one of the preloaded modules is not broken."""
     names = ("json.not_in_this_release", "not_installed.at_all", "json")

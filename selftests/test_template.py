@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from fixtures.launch import environment
-from fixtures.template import PRELOAD
+from fixtures.launchers.surroundings import environment
+from fixtures.template import PRELOAD, cuda_marks
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,3 +37,18 @@ def test_the_template_imports_what_it_lists(events: list[dict[str, Any]]) -> Non
 def test_the_template_prints_nothing_of_its_own(events: list[dict[str, Any]]) -> None:
     """What frameworks print while they are imported does not get between its reports."""
     assert {event["event"] for event in events} == {"importing", "ready"}
+
+
+def test_the_template_has_no_cuda_context(events: list[dict[str, Any]]) -> None:
+    """After all imports torch has not initialised CUDA, and the driver's memory device is not open."""
+    assert events[-1]["cuda"] == []
+
+
+@pytest.mark.parametrize(
+    ("device", "marks"),
+    [("nvidia-uvm", ["/dev/nvidia-uvm is open"]), ("nvidiactl", []), ("null", [])],
+)
+def test_a_cuda_context_is_seen_by_its_device(tmp_path: Path, device: str, marks: list[str]) -> None:
+    """What only counts GPUs, or has nothing to do with them, is no context."""
+    (tmp_path / "7").symlink_to(f"/dev/{device}")
+    assert cuda_marks(tmp_path) == marks
