@@ -7,7 +7,8 @@ from typing import Any
 
 from fixtures import buffers, verdict
 from fixtures.observation import Observation
-from fixtures.spec import ENGINES, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES
 from fixtures.verdict import EPSILON, Claim, Finding, Tolerance
 
 EXACT = Tolerance(relative=0.0, reason="sums of few powers of two: exact in fp32")

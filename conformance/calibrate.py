@@ -28,7 +28,8 @@ from fixtures.dialects import settings
 from fixtures.files import write_json
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
-from fixtures.spec import PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import PRECISIONS
 
 SEEDS = (0, 1, 2)
 DEADLINE_SECONDS = 300

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from conformance.tolerances import reference_kind
-from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, PLATFORMS, PRECISIONS
 from fixtures.throughput.judged import Pace
 from fixtures.throughput.plan import steps_for
 

@@ -12,7 +12,8 @@ from conformance.tolerances import fp32_rounding, reference_kind, reported_norm,
 from fixtures import corpus, verdict
 from fixtures.freezing import trains
 from fixtures.observation import Observation
-from fixtures.spec import PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import PRECISIONS
 from fixtures.verdict import EPSILON, Claim, Finding
 
 

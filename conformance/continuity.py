@@ -9,7 +9,8 @@ from typing import Any
 from conformance.tolerances import ROUNDING, reported_norm, tolerance
 from fixtures import corpus, schedules, verdict
 from fixtures.observation import Observation
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, MODELS, PRECISIONS
 from fixtures.verdict import EPSILON, Claim, Finding, Tolerance
 
 FORMULA = Tolerance(relative=1e-12, reason="a formula in fp64, in another order")

@@ -8,7 +8,7 @@ from typing import Any
 
 from fixtures import verdict
 from fixtures.observation import Observation
-from fixtures.spec import EPOCH_ROWS, EPOCH_SKIPPED, EPOCHS_WALKED
+from fixtures.tables import EPOCH_ROWS, EPOCH_SKIPPED, EPOCHS_WALKED
 from fixtures.verdict import Claim, Finding
 
 EVERY_ROW = list(range(EPOCH_ROWS))

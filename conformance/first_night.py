@@ -35,7 +35,8 @@ from fixtures.hardware.devices import discover, load_nvml
 from fixtures.judging import outcome_finding
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
-from fixtures.spec import PLATFORMS, Case
+from fixtures.spec import Case
+from fixtures.tables import PLATFORMS
 from fixtures.verdict import Claim, Finding
 
 ENGINES = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")

@@ -25,7 +25,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fixtures.dialects import BUCKET_ELEMENTS
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, PRECISIONS
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 

@@ -18,7 +18,8 @@ import pytest
 
 from conformance.stand_ins import stand_in
 from fixtures.rehearsal.cards import CARD_GIB
-from fixtures.spec import PLATFORMS, Case
+from fixtures.spec import Case
+from fixtures.tables import PLATFORMS
 
 ENGINES = ("ddp", "fsdp1", "fsdp2", "zero1", "zero2", "zero3")
 ALL = frozenset(CARD_GIB)

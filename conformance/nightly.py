@@ -15,7 +15,8 @@ import pytest
 from conformance import catalogue, full_size, published
 from conformance.full_size import TRIALS
 from fixtures.rehearsal.cards import CARD_GIB, TITAN_RTX_GIB
-from fixtures.spec import PLATFORMS, Case
+from fixtures.spec import Case
+from fixtures.tables import PLATFORMS
 
 SMALL_GIB, SMALL_MINUTES = 2.0, 0.2
 """A CUDA context, NCCL's buffers and a few MiB; a start of some seconds and steps of milliseconds."""

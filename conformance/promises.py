@@ -7,7 +7,8 @@ from typing import Any
 
 from fixtures import verdict
 from fixtures.freezing import in_block, partial, trains
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, PRECISIONS
 from fixtures.verdict import Claim, Finding
 
 WRAPPERS = {

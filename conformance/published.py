@@ -27,7 +27,8 @@ from fixtures.max_batch.search import Probe, Search, search
 from fixtures.max_batch.subject import Subject
 from fixtures.observation import Observation
 from fixtures.rehearsal.cards import ASSUMED, GIB, TITAN_RTX_GIB, Assumptions
-from fixtures.spec import PLATFORMS, Case
+from fixtures.spec import Case
+from fixtures.tables import PLATFORMS
 from fixtures.verdict import Claim, Finding
 
 TOKENS = 128

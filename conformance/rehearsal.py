@@ -10,7 +10,8 @@ from fixtures.observation import Observation
 from fixtures.rehearsal import forecast
 from fixtures.rehearsal.cards import ASSUMED, CARD_GIB, GIB
 from fixtures.rehearsal.forecast import PARTS, PHASES, Forecast, ForecastError
-from fixtures.spec import ENGINES, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES
 from fixtures.verdict import Claim, Finding, Tolerance
 
 ERROR = Tolerance(relative=0.05, reason="a rehearsal foretells a peak within 5 %")

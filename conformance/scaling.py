@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from fixtures import verdict
 from fixtures.observation import Observation
-from fixtures.spec import ENGINES, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES
 from fixtures.verdict import Claim, Finding
 
 

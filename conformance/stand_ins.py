@@ -16,7 +16,8 @@ from fixtures import verdict
 from fixtures.dialects import settings
 from fixtures.observation import Observation
 from fixtures.recipes.scaling import scaled_down
-from fixtures.spec import SEQUENCE_LENGTH, Case, Recipe
+from fixtures.spec import Case, Recipe
+from fixtures.tables import SEQUENCE_LENGTH
 from fixtures.throughput.plan import steps_for
 from fixtures.verdict import Claim, Finding
 

@@ -9,7 +9,8 @@ from conformance import nightly, promises, scaling, stand_ins
 from conformance.catalogue import OVERFLOWING, SCALED
 from conformance.stand_ins import stand_in
 from fixtures.judging import Judge, Trained
-from fixtures.spec import ENGINES, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES
 
 
 @pytest.mark.parametrize("case", nightly.params())

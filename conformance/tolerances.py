@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.files import RecordError
-from fixtures.spec import ENGINES, PLATFORMS, PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, PLATFORMS, PRECISIONS
 from fixtures.verdict import EPSILON, Tolerance
 
 BASELINES = Path(__file__).resolve().parent.parent / "baselines"

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from fixtures.spec import PLATFORMS
+from fixtures.tables import PLATFORMS
 from gate.gating import Gate
 from gate.plan import Orders
 from gate.problems import CANNOT_TELL, USAGE, GateError

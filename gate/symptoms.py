@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fixtures.spec import ENGINES
+from fixtures.tables import ENGINES
 from gate.bisection import Answer
 from gate.records import Judged, Side
 from gate.verdict import Verdict, decide, lowest

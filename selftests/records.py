@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from fixtures.observation import Observation, RankRecord, Step
-from fixtures.spec import ROWS_PER_STEP, Case
+from fixtures.spec import Case
+from fixtures.tables import ROWS_PER_STEP
 
 STEP = Step(
     loss=0.5, model_loss=0.5, grad_norm=2.0, measured_grad_norm=2.0, learning_rates=(1e-3,), rows=(0, 1), seconds=0.25

@@ -19,8 +19,9 @@ from fixtures.report import journal, write
 from fixtures.report.curves import LOSS, NORM
 from fixtures.report.facts import Ending
 from fixtures.report.hearing import Ended, Heard, Hearing
-from fixtures.spec import ENGINES, PRECISIONS, Case
+from fixtures.spec import Case
 from fixtures.summary import Note, Selection, Tally
+from fixtures.tables import ENGINES, PRECISIONS
 from fixtures.verdict import RUNGS, Claim, Finding, Tolerance, curve
 from selftests.records import observation
 

@@ -51,7 +51,8 @@ from conformance.full_size import FULL_SIZE
 from conformance.published import TABLES
 from fixtures import known_failures
 from fixtures.baseline import stale
-from fixtures.spec import (
+from fixtures.spec import Case
+from fixtures.tables import (
     ADAPTERS,
     ENGINES,
     LOADINGS,
@@ -63,11 +64,10 @@ from fixtures.spec import (
     PLATFORMS,
     PRECISIONS,
     SCHEDULES,
-    Case,
 )
-from fixtures.spec import CHECKPOINTS as CHECKPOINT_FORMS
-from fixtures.spec import COMPILED as COMPILERS
-from fixtures.spec import FROZEN as FROZEN_WORDS
+from fixtures.tables import CHECKPOINTS as CHECKPOINT_FORMS
+from fixtures.tables import COMPILED as COMPILERS
+from fixtures.tables import FROZEN as FROZEN_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
 OVER_TIME = (*SCHEDULED, *CONTINUED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED)

@@ -126,6 +126,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.session": "pytest",
     "fixtures.soak": "pytest",
     "fixtures.spec": "pure",
+    "fixtures.tables": "pure",
     "fixtures.summary": "pytest",
     "fixtures.system_kills": "pure",
     "fixtures.template": "ranks",

@@ -12,7 +12,8 @@ import pytest
 from conformance.calibrate import SEEDS
 from conformance.catalogue import EXPERIMENT, MATCHED, STOCK
 from fixtures.corpus import IGNORED_LABEL, labelled_tokens_of, row, rows_of, rows_of_step, text, text_hash
-from fixtures.spec import MODELS, ROWS_PER_STEP, SEQUENCE_LENGTH, Case
+from fixtures.spec import Case
+from fixtures.tables import MODELS, ROWS_PER_STEP, SEQUENCE_LENGTH
 
 ROOT = Path(__file__).resolve().parent.parent
 STEPS = range(1, 21)

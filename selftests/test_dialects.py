@@ -11,7 +11,8 @@ import pytest
 from conformance.catalogue import DISTRIBUTED, EXPERIMENT, MATCHED, ORACLE, STOCK
 from conformance.promises import look
 from fixtures.dialects import settings
-from fixtures.spec import ENGINES, Case
+from fixtures.spec import Case
+from fixtures.tables import ENGINES
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
 EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values())

@@ -13,7 +13,7 @@ from conformance import first_night
 from conformance.catalogue import ORACLE
 from conformance.first_night import ENGINES, Night, cards, ladder
 from fixtures.launch import Launcher
-from fixtures.spec import PLATFORMS, PRECISIONS
+from fixtures.tables import PLATFORMS, PRECISIONS
 from selftests.records import observation
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from conformance import tolerances
-from fixtures.spec import PLATFORMS
+from fixtures.tables import PLATFORMS
 from selftests.plugin_fakes import Suite, assert_usage_error
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,8 @@ import pytest
 
 from conformance.catalogue import MIGRATION
 from fixtures.launch import Launcher
-from fixtures.spec import Case, SpecError
+from fixtures.spec import Case
+from fixtures.tables import SpecError
 from selftests.replayed import assert_breaks, assert_sound, judge, record, without
 
 TO_FSDP = next(case for case in MIGRATION if (case.engine, case.precision) == ("zero3", "fp32"))

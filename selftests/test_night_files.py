@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fixtures.spec import PLATFORMS
+from fixtures.tables import PLATFORMS
 
 ROOT = Path(__file__).resolve().parent.parent
 NIGHTLY = ROOT / "nightly"

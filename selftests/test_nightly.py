@@ -15,7 +15,7 @@ from conformance.full_size import FULL_SIZE, TRIALS, need
 from conformance.nightly import Booking, bookings, device_hours
 from fixtures.pretrained import FULL_SIZE as FULL_SIZE_MODELS
 from fixtures.rehearsal.cards import CARD_GIB
-from fixtures.spec import PLATFORMS
+from fixtures.tables import PLATFORMS
 
 ROOT = Path(__file__).resolve().parent.parent
 GPUS = [platform for platform in PLATFORMS if platform != "cpu"]

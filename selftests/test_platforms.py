@@ -6,7 +6,7 @@ import pytest
 
 from fixtures import platforms
 from fixtures.hardware.cards import PlatformError
-from fixtures.spec import PLATFORMS, SpecError
+from fixtures.tables import PLATFORMS, SpecError
 
 MARKS = (*PLATFORMS, "slow")
 

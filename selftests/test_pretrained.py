@@ -11,7 +11,8 @@ import pytest
 from fixtures import pretrained
 from fixtures.options import Orders
 from fixtures.pretrained import PretrainedError
-from fixtures.spec import MODELS, Case
+from fixtures.spec import Case
+from fixtures.tables import MODELS
 from selftests.plugin_fakes import Suite, assert_usage_error
 
 MISTRAL = {**MODELS["mistral-7b"].config, "architectures": ["MistralForCausalLM"]}

@@ -10,7 +10,7 @@ from conformance import published
 from conformance.published import LARGE, OTHERWISE, TABLES, XL, Predicted, Row
 from fixtures.max_batch.search import Probe, search
 from fixtures.rehearsal.cards import ASSUMED, GIB
-from fixtures.spec import ENGINES
+from fixtures.tables import ENGINES
 
 ROOM_GIB = (published.CARD_MIB / 1024 - ASSUMED.outside_gib) / ASSUMED.allocator_factor
 

@@ -13,7 +13,7 @@ import pytest
 from fixtures.report import pages
 from fixtures.report.facts import Ending, Place, gather, sentence
 from fixtures.report.junit import plain
-from fixtures.spec import ENGINES, MODELS, PRECISIONS
+from fixtures.tables import ENGINES, MODELS, PRECISIONS
 from selftests import reports
 from selftests.reports import FSDP, ZERO, Session, claims, record
 

@@ -14,7 +14,8 @@ from conformance.catalogue import OVERFLOWING, SCALED
 from fixtures.dialects import settings
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
-from fixtures.spec import Case, SpecError
+from fixtures.spec import Case
+from fixtures.tables import SpecError
 from selftests.records import observation
 
 SCALED_BY = {case.engine: case for case in SCALED}

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from conformance.catalogue import EXPERIMENT, FITS, MATCHED, MEMORY, OFFLOADED, ORACLE, STOCK
-from fixtures.spec import ENGINES, MODELS, PRECISIONS, Case, SpecError, look_up
+from fixtures.spec import Case
+from fixtures.tables import ENGINES, MODELS, PRECISIONS, SpecError, look_up
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="fp32")
 EVERY = (*MATCHED, *STOCK, *ORACLE.values(), *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *FITS)

@@ -18,7 +18,8 @@ from fixtures.judging import outcome_finding
 from fixtures.launch import Launcher
 from fixtures.observation import Observation, Request
 from fixtures.recipes.scaling import scaled_down
-from fixtures.spec import MODELS, Case, Recipe, SpecError
+from fixtures.spec import Case, Recipe
+from fixtures.tables import MODELS, SpecError
 from selftests.records import observation
 
 CASES = [param.values[0] for param in nightly.params()]

@@ -22,7 +22,8 @@ from conformance.tolerances import (
     reported_norm,
     tolerance,
 )
-from fixtures.spec import PRECISIONS, Case
+from fixtures.spec import Case
+from fixtures.tables import PRECISIONS
 
 CASE = Case(model="llama-tiny", engine="zero3", precision="bf16-mixed", steps=16)
 GROUP = "bf16-mixed adamw oracle"
