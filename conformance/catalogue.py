@@ -449,6 +449,8 @@ RANKS = [
         case.with_(world_size=4, sharding_degree=2, steps=6)
         for case in spread(ORACLE["curve"], ("fsdp1", "fsdp2"), ("fp32", "bf16-mixed"))
     ),
+    # Copies that share nothing: what is left to do is to average gradients over them.
+    *spread(ORACLE["curve"].with_(steps=6), ("fsdp1",), ("fp32",), sharding_degree=1),
 ]
 """The gate runs on two ranks; here the same batch on one and on four, and on four that hold two copies."""
 
