@@ -111,6 +111,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.soak": "pytest",
     "fixtures.spec": "pure",
     "fixtures.summary": "pytest",
+    "fixtures.swapping": "ranks",
     "fixtures.system_kills": "pure",
     "fixtures.template": "ranks",
     "fixtures.throughput": "pure",
