@@ -83,7 +83,7 @@ def offloaded(case: Case) -> tuple[str, ...]:
         return ()
     if ENGINES[case.engine].family == "fsdp":
         return ("parameters", "gradients", "optimizer_state")
-    return STATE if case.offload == "parameters" else STATE[1:]
+    return STATE[1:] if case.offload == "optimizer" else STATE
 
 
 def _offload(case: Case) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _offload(case: Case) -> dict[str, Any]:
     if engine.family == "fsdp":
         # Users let gradients go after the step; with them on another device than the weights there would be no step.
         return {"units": ["CPUOffloadPolicy" if engine.fsdp_version == 2 else "True"], "on": {**on, "gradients": []}}
-    return {"optimizer": True, "parameters": case.offload == "parameters", "stepped_by": "DeepSpeedCPUAdam", "on": on}
+    return {"optimizer": True, "parameters": case.offload != "optimizer", "stepped_by": "DeepSpeedCPUAdam", "on": on}
 
 
 def crosses(case: Case, name: str) -> bool:

@@ -36,6 +36,7 @@ from conformance.catalogue import (
     REHEARSED,
     SCHEDULED,
     STOCK,
+    SWAPPED,
     TRAINER,
     TRAINER_SCHEDULED,
     at_depths,
@@ -178,7 +179,7 @@ def test_every_way_to_save_memory_is_gated() -> None:
     assert {case.engine for case in CHECKPOINTED} == five
     assert {case.engine for case in MATCHED if case.frozen == "lower"} == five
     assert {case.frozen for case in MATCHED} == set(FROZEN_WORDS)
-    assert {case.offload for case in OFFLOADED} == set(OFFLOADS) - {"none"}
+    assert {case.offload for case in (*OFFLOADED, SWAPPED)} == set(OFFLOADS) - {"none"}
     assert {(case.engine, case.offload) for case in OFFLOADED} <= {(case.engine, case.offload) for case in MATCHED}
     assert any(case.min_num_params for case in MATCHED)
 

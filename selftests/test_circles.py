@@ -128,6 +128,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.spec": "pure",
     "fixtures.tables": "pure",
     "fixtures.summary": "pytest",
+    "fixtures.swapping": "ranks",
     "fixtures.system_kills": "pure",
     "fixtures.template": "ranks",
     "fixtures.throughput": "pure",

@@ -6,6 +6,7 @@ As in ``test_faults``: recorded with a fault and without, then judged as a user 
 from __future__ import annotations
 
 from collections.abc import Callable
+from ctypes.util import find_library
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from conformance.catalogue import (
     MATCHED,
     MEMORY,
     OFFLOADED,
+    SWAPPED,
     constrained,
     kept_whole,
     references,
@@ -50,6 +52,7 @@ SEEN = [
     ("offload_off", one(MATCHED, "fsdp2", offload="parameters"), "engaged"),
     ("offload_off", one(MATCHED, "zero3", offload="parameters"), "engaged"),
     ("offload_off", one(OFFLOADED, "zero2"), "memory"),
+    *([("offload_off", SWAPPED, "engaged")] if find_library("aio") else []),
     ("checkpoint_kept", one(LEAKS, "fsdp2"), "memory"),
     # The same through the whole gate as test_memory_faults shows claim by claim.
     ("wrong_stage", one(MEMORY, "zero1", precision="fp32"), "memory"),
@@ -64,6 +67,8 @@ SOUND = sorted({case for _, case, _ in SEEN}, key=lambda case: case.id)
 
 def needed(case: Case) -> set[Case]:
     """The runs that the gate's claims about ``case`` look at: itself, and what it is compared with."""
+    if case == SWAPPED:
+        return {case, case.oracle, case.with_(offload="parameters")}
     if case.measure == "training":
         return {case, case.with_(compiled="none"), *(due for due, _ in references(case)), *rounds_like(case)}
     larger = {"zero1": "ddp", "zero2": "zero1"}.get(case.engine, "zero2")
@@ -90,7 +95,7 @@ def sound(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Calla
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.id) for case in SOUND])
 def test_a_sound_run_passes(case: Case, sound: Callable[[Case], Path]) -> None:
     """Without a fault all rungs hold: what fails below fails for its fault."""
-    assert_sound(judge(sound(case), case))
+    assert_sound(judge(sound(case), case, "--full"))
 
 
 @pytest.mark.parametrize(("fault", "case", "rung"), [pytest.param(*row, id=f"{row[0]}-{row[1].id}") for row in SEEN])
@@ -100,4 +105,4 @@ def test_a_fault_breaks_its_rung(
     """With the fault the gate fails, and the report names this rung as the lowest that breaks."""
     folder = without(sound(case), tmp_path / "run", case.id)
     record(launcher, folder, case, fault)
-    assert_breaks(judge(folder, case), case, rung)
+    assert_breaks(judge(folder, case, "--full"), case, rung)
