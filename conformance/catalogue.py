@@ -357,7 +357,8 @@ def platforms(case: Case) -> tuple[str, ...]:
     FSDP1 tells an offloaded gradient from others by its device. On a CPU, where host and device are one, it takes that
     of the last step for one to add to. Budgets are the CPU's own; rows and states are compared there.
     """
-    if case.measure in ("fit", "data", "calls") or case.checkpoint != "none" or case.schedule != "constant":
+    own = case.checkpoint != "none" or case.schedule != "constant" or case.offload == "nvme"
+    if own or case.measure in ("fit", "data", "calls"):
         return ("cpu",)
     gpus = GPUS
     if case in KERNELS:
