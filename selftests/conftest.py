@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections import Counter
 from collections.abc import Iterator
@@ -48,10 +49,12 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _outside_tox() -> Iterator[None]:
-    """Commands are spelled as for a shell inside the environment, also where tox runs these tests."""
+def _by_itself() -> Iterator[None]:
+    """Sessions that tests start are started by nobody else: not by tox, and not in a worker of pytest-xdist."""
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("TOX_ENV_NAME", raising=False)
+        for name in [name for name in os.environ if name.startswith("PYTEST_XDIST_")]:
+            patch.delenv(name)
         yield
 
 
