@@ -110,6 +110,22 @@ def test_what_is_missing_is_built(marked: str, builds: int, tmp_path: Path) -> N
     assert len(list(tmp_path.rglob("builds"))) == builds
 
 
+def test_a_build_that_is_under_way_keeps_its_lock(tmp_path: Path) -> None:
+    """Who needs only what is built leaves the lock of another extension alone, however long that has been held."""
+    site = lay_over(tmp_path / "site", version="1")
+    folder = directory(tmp_path, site)
+    for name in extension_cache.EXTENSIONS:
+        (folder / name).mkdir(parents=True)
+        (folder / name / "lock").touch()
+        os.utime(folder / name / "lock", (1, 1))
+    (folder / extension_cache.MARKER).write_text("deepspeed_shm_comm")
+    program = "from fixtures.extensions import ensure_built; ensure_built(['deepspeed_shm_comm'])"
+    subprocess.run([sys.executable, "-c", program], cwd=ROOT, env=variables(tmp_path, site), check=True)
+    assert {name: (folder / name / "lock").exists() for name in extension_cache.EXTENSIONS} == {
+        "deepspeed_shm_comm": False, "cpu_adam": True,
+    }
+
+
 def test_no_case_waits_for_what_it_does_not_use() -> None:
     """Nothing is compiled for FSDP, DeepSpeed's optimizer only for what offloads, all of it for a user's own config."""
     fsdp = Case(model="llama-tiny", engine="fsdp2", precision="fp32")
