@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from conformance import rehearsal
 from fixtures.observation import Observation
 from fixtures.rehearsal.cards import ASSUMED, CARD_GIB, GIB
-from fixtures.rehearsal.forecast import HELD, Forecast, ForecastError, forecast
+from fixtures.rehearsal.forecast import HELD, PHASES, Forecast, ForecastError, forecast
 from fixtures.spec import Case
 from fixtures.verdict import Finding
 from selftests.records import observation
@@ -117,6 +118,17 @@ def test_agreement_is_within_five_percent(factor: float, passed: bool, tmp_path:
     told = forecast(record(unit=1000), 8)
     found = list(rehearsal.agrees(rehearsed(tmp_path / "told", record(unit=1000)), ran(tmp_path / "ran", told, factor)))
     assert [finding.passed for finding in found] == [passed] * 4
+
+
+@pytest.mark.parametrize(("engine", "counted"), [("fsdp2", 100), ("zero3", 100), ("zero1", 109), ("zero2", 109)])
+def test_a_late_release_on_one_rank_of_many_alike_is_no_need(engine: str, counted: int, tmp_path: Path) -> None:
+    """Alike, the rank that has least is compared; under ZeRO-1 and ZeRO-2, whose ranks differ, the one with most."""
+    seen = observation(CASE.with_(engine=engine), tmp_path)
+    peaks = [{"peaks": dict.fromkeys(PHASES, peak)} for peak in (109, 100)]
+    ranks = tuple(replace(rank, memory=memory) for rank, memory in zip(seen.ranks, peaks, strict=True))
+    assert rehearsal.measured(replace(seen, ranks=ranks)) == dict.fromkeys(PHASES, counted)
+    lost = (ranks[0], replace(ranks[1], memory={}))
+    assert rehearsal.measured(replace(seen, ranks=lost)) == dict.fromkeys(PHASES, None)
 
 
 EMPTY: dict[str, Any] = {}
