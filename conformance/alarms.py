@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conformance import sensitivity
 from conformance.catalogue import PACES, RACE, RIVALS
 from fixtures import extensions
 from fixtures.files import RecordError
@@ -33,6 +34,7 @@ from fixtures.throughput.floor import Stored
 from fixtures.throughput.heats import run_heat
 from fixtures.throughput.judged import Pace
 from fixtures.throughput.race import Race
+from fixtures.throughput.ratio import Heat
 from fixtures.verdict import Finding
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -88,6 +90,7 @@ class Repeat:
     heats: int
     findings: list[Finding]
     changes: dict[str, tuple[float, float]] = field(default_factory=dict)
+    seen: Sequence[Heat] = ()
 
     @property
     def failed(self) -> list[Finding]:
@@ -159,7 +162,7 @@ def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None) -
         middle, low, high = floor.change(pace.of(race.heats), baselines[key(pace)])
         changes[key(pace)] = (middle, (high - low) / 2)
     return Repeat(slowed=slowed, seconds=time.monotonic() - begun, heats=len(race.heats), findings=findings,
-                  changes=changes)
+                  changes=changes, seen=list(race.heats))
 
 
 def tell(number: int, one: Repeat) -> None:
@@ -196,9 +199,20 @@ def report(unchanged: Sequence[Repeat], faulty: Sequence[Repeat], fault: str) ->
             lines.append(f"  {name:40s} from the baseline: mean {statistics.fmean(middle for middle, _ in seen):+.1%}, "
                          f"sd {statistics.stdev(middle for middle, _ in seen):.1%}, "
                          f"interval +/- {statistics.fmean(half for _, half in seen):.1%}")
-        halves = [half for one in unchanged for _, half in one.changes.values()]
-        lines.append(f"smallest drop that is surely seen: {(1 + floor.MARGIN) * math.exp(2 * max(halves)) - 1:.1%}")
     return "\n".join(lines), not alarms and caught >= wanted
+
+
+def smallest(unchanged: Sequence[Repeat], baselines: Mapping[str, Stored]) -> str:
+    """The least slowdown that is caught as often as wanted, by engine, from the heats that were run."""
+    pool = [heat for one in unchanged for heat in one.seen]
+    if len(pool) < sensitivity.LEAST_HEATS:
+        return f"smallest slowdown that is seen: not told, {len(pool)} of {sensitivity.LEAST_HEATS} heats"
+    first = {pace.case: pace for pace in reversed(paces())}
+    wanted = math.ceil(CAUGHT_SHARE * sensitivity.RACES)
+    found = sensitivity.smallest(
+        pool, RACE, {case.engine: (first[case], baselines[key(first[case])]) for case in SLOWED}, wanted)
+    each = ", ".join(f"{name} {'more' if by is None else f'{by:.0%}'}" for name, by in found.items())
+    return f"smallest slowdown that is seen in {wanted} of {sensitivity.RACES} races dealt from those heats: {each}"
 
 
 def _options(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -233,6 +247,7 @@ def run(options: argparse.Namespace) -> int:
                 _note(options.keep, number + 1, faulty[-1])
     text, met = report(unchanged, faulty, options.fault)
     print(text)
+    print(smallest(unchanged, baselines))
     print(f"alarms {'passed' if met else 'FAILED'}")
     return 0 if met else 1
 

@@ -41,6 +41,7 @@ CIRCLES: Mapping[str, str] = {
     "conformance.rehearsal": "pure",
     "conformance.scaling": "pure",
     "conformance.stand_ins": "pure",
+    "conformance.sensitivity": "pytest",
     "conformance.test_*": "pytest",
     "conformance.tolerances": "pure",
     "conformance.trials": "pure",

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import pytest
 
+from conformance import sensitivity
 from conformance.catalogue import RACE
 from fixtures.throughput import floor
 from fixtures.throughput.floor import Stored
@@ -81,12 +82,13 @@ def test_a_race_that_is_not_whole_is_no_ratio() -> None:
 
 @pytest.mark.parametrize(("value", "spread", "heats", "verdict"), [
     (3.0, 0.01, 2, "held"), (3.1, 0.01, 2, "held"), (2.0, 0.01, 2, "held"),
-    (3.1, 0.03, 2, "open"), (3.3, 0.01, 2, "open"), (3.3, 0.01, 3, "slow"), (3.3, 0.06, 8, "open"),
+    (3.1, 0.05, 2, "open"), (3.3, 0.01, 2, "open"), (3.3, 0.01, 3, "slow"), (3.3, 0.06, 8, "open"),
+    (3.18, 0.005, 2, "open"), (3.18, 0.005, 3, "slow"), (3.18, 0.01, 3, "held"), (3.2, 0.02, 12, "open"),
 ])
 def test_the_verdict_is_the_intervals(value: float, spread: float, heats: int, verdict: str) -> None:
-    """All of it below the floor, all of it beyond and confirmed, or open."""
+    """All of it beyond what fails and confirmed, else all of it below what holds, or open."""
     now = Ratio(value=value, low=value * math.exp(-spread), high=value * math.exp(spread), heats=heats)
-    assert floor.decide(now, STORED, floor.MARGIN) == verdict
+    assert floor.decide(now, STORED, floor.HERE) == verdict
 
 
 def test_another_machine_has_a_wide_floor_and_says_so() -> None:
@@ -113,6 +115,12 @@ def test_unchanged_races_hold(noise: dict[str, float]) -> None:
     assert verdicts(30, **noise) == {"held": 30}
 
 
+def test_a_machine_that_is_a_little_other_is_no_alarm() -> None:
+    """Ratios of unchanged code were seen 3.5 % apart on two machines of one name: held, on a noisy one, too."""
+    assert verdicts(30, block=0.06, process=0.02, slow={FSDP2.id: 1.035})["slower"] == 0
+    assert verdicts(30, slow={FSDP2.id: 1.035}) == {"held": 30}
+
+
 def test_a_tenth_is_seen() -> None:
     """On the same machine a slowdown of 10 % is named as slow in at least 28 of 30 races, and never holds."""
     found = verdicts(30, slow={FSDP2.id: 1.1})
@@ -121,10 +129,24 @@ def test_a_tenth_is_seen() -> None:
 
 
 def test_too_much_noise_is_unstable_never_a_pass_of_what_is_slow() -> None:
-    """Where one block is off by 40 %, and one process by 10 %, a tenth more is almost never held."""
+    """Where one block is off by 40 %, and one process by 10 %, a tenth more is held in at most a tenth of all races."""
     found = verdicts(30, block=0.4, process=0.1, slow={FSDP2.id: 1.1})
-    assert found["unstable"] >= 15
-    assert found["held"] <= 1
+    assert found["unstable"] >= 10
+    assert found["held"] <= 3
+
+
+def test_the_smallest_slowdown_is_that_of_the_heats_own_noise() -> None:
+    """Little noise: just beyond what fails. Much: more. And too few heats tell nothing."""
+    def least(block: float, process: float) -> float | None:
+        machine = Noise(1, block=block, process=process)
+        pool = [{one.case.id: one for one in machine.heat(RACE, number)} for number in range(sensitivity.LEAST_HEATS)]
+        return sensitivity.smallest(pool, RACE, {"": (PACE, STORED)}, 112)[""]
+
+    assert least(block=0.005, process=0.001) == 0.06
+    assert 0.07 <= (least(block=0.06, process=0.02) or 0) <= 0.1
+    assert least(block=0.4, process=0.1) is None
+    with pytest.raises(ValueError, match="0 heats, wanted at least 24"):
+        sensitivity.caught([], RACE, PACE, STORED, 0.1)
 
 
 def test_faster_is_offered_and_passes() -> None:
