@@ -223,8 +223,9 @@ FITS = [
 """Target batches, each under its budget. What it takes comes in the first two steps; the third shows that it stays."""
 
 
-ROUNDS = 20
-"""Of one heat, which takes ten seconds or so on two idle cores; a race has at least two heats."""
+ROUNDS = 12
+"""Of one heat, which takes eight seconds or so on two idle cores. More heats tell more than more rounds:
+fresh processes differ by 3 %, and ten rounds tell a process's own pace as well as twenty."""
 
 _RACE = Case(
     model="llama-tiny", engine="ddp", precision="fp32", outputs="loss", measure="throughput", steps=steps_for(ROUNDS),
