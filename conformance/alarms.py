@@ -33,7 +33,6 @@ from fixtures.throughput import floor, judged
 from fixtures.throughput.floor import Stored
 from fixtures.throughput.heats import run_heat
 from fixtures.throughput.judged import Pace
-from fixtures.throughput.quiet import undisturbed
 from fixtures.throughput.race import Race
 from fixtures.throughput.ratio import Heat
 from fixtures.verdict import Finding
@@ -143,10 +142,10 @@ def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
     """Baselines measured now, kept nowhere."""
     race = bench.race()
     race.most_heats = heats
-    quiet = undisturbed(race.at_least(heats))
+    race.at_least(heats)
     found = {}
     for pace in paces():
-        now = pace.of(quiet)
+        now = pace.of(race.heats)
         found[key(pace)] = Stored(value=round(now.value, 3), spread=now.spread,
                                   recorded=judged.baseline(race, pace, now)["recorded"])
         print(f"  {key(pace):36s} {now.value:.3f} +/- {now.spread:.1%}", flush=True)
@@ -160,7 +159,7 @@ def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None) -
     findings = [judged.judge(race, pace, baselines[key(pace)], reference="") for pace in paces()]
     changes = {}
     for pace in paces():
-        middle, low, high = floor.change(judged.measured(race, pace, baselines[key(pace)])[0], baselines[key(pace)])
+        middle, low, high = floor.change(pace.of(race.heats), baselines[key(pace)])
         changes[key(pace)] = (middle, (high - low) / 2)
     return Repeat(slowed=slowed, seconds=time.monotonic() - begun, heats=len(race.heats), findings=findings,
                   changes=changes, seen=list(race.heats))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,6 @@ FSDP2, ZERO3 = (next(case for case in RACE if case.engine == name) for name in (
 DDP = RACE[0]
 PACE: Pace = next(pace for pace in PACES["test_engine_keeps_its_pace"] if pace.case == FSDP2)
 """FSDP2 in steps of DDP."""
-
-
-PACE_SECONDS = math.prod(range(1, len(RACE) + 1)) ** (1 / len(RACE)) / 100
-"""Of an undisturbed heat of :class:`Noise`."""
 
 
 def throughput(blocks: Sequence[float]) -> dict[str, Any]:
@@ -51,23 +47,17 @@ class Noise:
 
     def __init__(
         self, seed: int, *, block: float = 0.03, process: float = 0.01, slow: Mapping[str, float] | None = None,
-        busy: Collection[int] = (),
     ) -> None:
         self._random = random.Random(seed)
-        self._block, self._process, self._slow, self._busy = block, process, slow or {}, busy
+        self._block, self._process, self._slow = block, process, slow or {}
 
     def heat(self, cases: Sequence[Case], number: int) -> list[Observation]:
-        """A heat of ``cases``; the ``place``-th takes so many hundredths of a second per step.
-
-        In busy heats (from 1) all take longer, the first most of all, as was seen here.
-        """
+        """A heat of ``cases``; the ``place``-th takes so many hundredths of a second per step."""
         gauss = self._random.gauss
-        weather = [gauss(0, self._block) for _ in range(ROUNDS)]  # what is there for all of them
+        weather = [gauss(0, 3 * self._block) for _ in range(ROUNDS)]  # what is there for all of them
         found = []
         for place, case in enumerate(cases, 1):
             typical = place / 100 * self._slow.get(case.id, 1.0) * math.exp(gauss(0, self._process))
-            if number in self._busy:
-                typical *= 1.4 if case == DDP else 1.2
             found.append(timed(case, [typical * math.exp(common + gauss(0, self._block)) for common in weather]))
         return found
 

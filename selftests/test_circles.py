@@ -141,7 +141,6 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.throughput.machine": "pure",
     "fixtures.throughput.pacer": "ranks",
     "fixtures.throughput.plan": "pure",
-    "fixtures.throughput.quiet": "pure",
     "fixtures.throughput.race": "pytest",
     "fixtures.throughput.ratio": "pure",
     "fixtures.throughput.turns": "pure",
