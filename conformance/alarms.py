@@ -8,6 +8,7 @@ claim about that engine fails as slow. Exit status 1 if there was a false alarm,
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import shutil
@@ -215,7 +216,8 @@ def smallest(unchanged: Sequence[Repeat], baselines: Mapping[str, Stored]) -> st
     return f"smallest slowdown that is seen in {wanted} of {sensitivity.RACES} races dealt from those heats: {each}"
 
 
-def _options(argv: Sequence[str] | None) -> argparse.Namespace:
+def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
+    """What the command line says."""
     parser = argparse.ArgumentParser(prog="conformance.alarms", description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=30, help="of each kind (default: 30)")
     parser.add_argument("--only", choices=("unchanged", "faulty"), help="one kind alone")
@@ -232,11 +234,21 @@ def run(options: argparse.Namespace) -> int:
     :raises AlarmsError, RecordError, OSError, ValueError: if nothing can be counted.
     """
     extensions.ensure_built()
-    unchanged: list[Repeat] = []
-    faulty: list[Repeat] = []
     with Launcher() as launcher:
         bench = Bench(launcher=launcher, fault=options.fault)
         baselines = fresh(bench, options.fresh) if options.fresh else stored(ROOT, bench.platform)
+        return count(bench, baselines, options)
+
+
+def count(bench: Bench, baselines: Mapping[str, Stored], options: argparse.Namespace) -> int:
+    """Runs the repeats and prints the figures; after Ctrl-C, those of the repeats that ended, and does not pass.
+
+    :raises AlarmsError: if none ended.
+    """
+    unchanged: list[Repeat] = []
+    faulty: list[Repeat] = []
+    whole = False
+    with contextlib.suppress(KeyboardInterrupt):
         for number in range(options.repeats):
             # In turns, so that a machine that gets busier meanwhile counts for both kinds.
             if options.only != "faulty":
@@ -245,11 +257,14 @@ def run(options: argparse.Namespace) -> int:
             if options.only != "unchanged":
                 faulty.append(repeat(bench, baselines, SLOWED[number % len(SLOWED)]))
                 _note(options.keep, number + 1, faulty[-1])
+        whole = True
+    if not unchanged and not faulty:
+        raise AlarmsError("interrupted before the first repeat ended")
     text, met = report(unchanged, faulty, options.fault)
     print(text)
     print(smallest(unchanged, baselines))
-    print(f"alarms {'passed' if met else 'FAILED'}")
-    return 0 if met else 1
+    print(f"alarms {'passed' if met else 'FAILED'}" if whole else "alarms interrupted: too few repeats to pass")
+    return 0 if met and whole else 1
 
 
 def _note(keep: Path | None, number: int, one: Repeat) -> None:
@@ -266,7 +281,7 @@ def _note(keep: Path | None, number: int, one: Repeat) -> None:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Exit status 0 if the figures are as wanted, 1 if not, 4 if they cannot be measured."""
-    options = _options(argv)
+    options = options_of(argv)
     least = floor.HEATS_TO_RECORD
     if options.repeats < 1 or (options.fresh is not None and options.fresh < least):
         print(f"error: --repeats must be at least 1, --fresh at least {least}", file=sys.stderr)
