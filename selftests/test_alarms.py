@@ -16,7 +16,6 @@ from fixtures.spec import Case
 from fixtures.throughput.floor import HEATS_TO_RECORD, Stored
 from selftests.races import FSDP2, Noise
 
-
 NONE = cast("Launcher", None)
 
 
