@@ -288,7 +288,7 @@ def test_replay_of_nothing_is_a_usage_error(suite: Suite, arguments: list[str], 
 
 
 def test_replay_of_a_hundred_cases_is_quick(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """600 tests over 100 recorded cases of a real run's size, where no framework can be imported: under 2 s."""
+    """600 tests over 100 recorded cases of a real run's size, without any framework: 4 times what pytest itself takes."""
     tester = suite("""
         cases = [CASE.with_(learning_rate=n / 1000) for n in range(2, 102)]
 
@@ -302,8 +302,13 @@ def test_replay_of_a_hundred_cases_is_quick(suite: Suite, monkeypatch: pytest.Mo
     for package in ("torch", "transformers", "accelerate", "deepspeed", "safetensors"):
         tester.makepyfile(**{f"absent/{package}": "raise ImportError"})
     monkeypatch.setenv("PYTHONPATH", f"{tester.path / 'absent'}{os.pathsep}{os.environ['PYTHONPATH']}")
+    bare = tester.mkdir("bare")
+    (bare / "tox.ini").touch()
+    (bare / "test_bare.py").write_text("import pytest\n@pytest.mark.parametrize('n', range(600))\ndef test(n): pass\n")
+    begun = cpu_seconds_of_children()
+    assert tester.run(sys.executable, "-m", "pytest", "-q", "-c", bare / "tox.ini", bare).ret == 0
     before = cpu_seconds_of_children()
     result = tester.runpytest_subprocess("--replay", "done", "-q")
     seconds = cpu_seconds_of_children() - before
     assert result.outlines[-1] == "1200 claims judged over 100 of 100 gated cases"
-    assert seconds < 2.0
+    assert seconds < 4 * (before - begun)
