@@ -288,7 +288,7 @@ def test_replay_of_nothing_is_a_usage_error(suite: Suite, arguments: list[str], 
 
 
 def test_replay_of_a_hundred_cases_is_quick(suite: Suite, monkeypatch: pytest.MonkeyPatch) -> None:
-    """600 tests over 100 recorded cases of a real run's size, without any framework: 4 times what pytest itself takes."""
+    """600 tests over 100 recorded cases of a real size, no framework: at most 4 times what pytest itself takes."""
     tester = suite("""
         cases = [CASE.with_(learning_rate=n / 1000) for n in range(2, 102)]
 
