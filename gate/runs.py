@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fixtures.extension_cache import ALWAYS
 from gate.environments import Environment
 from gate.problems import MachineError
 
@@ -177,12 +178,12 @@ def _last_words(log: Path) -> str:
 
 
 def prepare(environment: Environment) -> None:
-    """Compile DeepSpeed's extension for ``environment`` unless that was done: a case that waits for it keeps its turn.
+    """Compile what every case of DeepSpeed's needs, unless that was done: a case that waits for it keeps its turn.
 
-    Where it cannot be compiled the cases that need it say why.
+    What only some need, they have compiled. Where it cannot be compiled the cases that need it say why.
     """
     subprocess.run(
-        [sys.executable, "-m", "fixtures.extensions"], cwd=ROOT, env=environment.variables(), check=False,
+        [sys.executable, "-m", "fixtures.extensions", ALWAYS], cwd=ROOT, env=environment.variables(), check=False,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )
 

@@ -59,10 +59,10 @@ def variables(cache: Path, site: Path | None, **changes: str) -> dict[str, str]:
     return {**os.environ, "SHARDGATE_CACHE": str(cache), "CXX": sys.executable, **laid_over, **changes}
 
 
-def build(cache: Path, site: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+def build(cache: Path, site: Path, *names: str, **changes: str) -> subprocess.CompletedProcess[str]:
     """Run ``python -m fixtures.extensions``."""
-    return subprocess.run([sys.executable, "-m", "fixtures.extensions"], cwd=ROOT, check=False, capture_output=True,
-                          text=True, timeout=60, env=variables(cache, site, **changes))
+    return subprocess.run([sys.executable, "-m", "fixtures.extensions", *names], cwd=ROOT, check=False,
+                          capture_output=True, text=True, timeout=60, env=variables(cache, site, **changes))
 
 
 def directory(cache: Path, site: Path | None) -> Path:
@@ -108,6 +108,15 @@ def test_what_is_missing_is_built(marked: str, builds: int, tmp_path: Path) -> N
     assert build(tmp_path, site).returncode == 0
     assert marker.read_text().split() == sorted(extension_cache.EXTENSIONS)
     assert len(list(tmp_path.rglob("builds"))) == builds
+
+
+def test_only_what_is_named_is_built(tmp_path: Path) -> None:
+    """The gate names what every case needs; an unknown name is a usage error."""
+    site = lay_over(tmp_path / "site", version="1")
+    assert build(tmp_path, site, extension_cache.ALWAYS).returncode == 0
+    assert (directory(tmp_path, site) / extension_cache.MARKER).read_text() == extension_cache.ALWAYS
+    wrong = build(tmp_path, site, "abacus")
+    assert (wrong.returncode, "'abacus' is no extension" in wrong.stderr) == (2, True)
 
 
 def test_a_build_that_is_under_way_keeps_its_lock(tmp_path: Path) -> None:
