@@ -122,6 +122,8 @@ class Comparison:
         return {**versions, **{name: installed[name] for name in names if name in installed and name not in versions}}
 
     def _trial(self, environment: Environment, tests: Sequence[str], folder: Path) -> Side:
+        if not tests:
+            raise ValueError(f"a trial of no tests would run them all: {folder}")
         selection = dataclasses.replace(self.plan.selection, keyword=None, tests=tuple(tests))
         self.world.run({"trial": (environment, folder)}, selection, tell=self.tell, seconds=TRIAL_SECONDS)
         side = self._read(folder)

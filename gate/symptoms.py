@@ -51,20 +51,31 @@ class Symptom:
 def choose(verdict: Verdict, pinned: Side, candidate: Side) -> list[Symptom]:
     """At most :data:`MOST` symptoms that stand for all, lowest rung first, the quickest case of each kind."""
     found = [_of_break(one) for one in lowest(verdict.breaks)]
-    for one in verdict.differences:
-        tests = tuple(nodeid for nodeid in pinned.by_test if f"[{one.case}]" in nodeid)
-        found.append(Symptom(
-            tests=tests, case=one.case, rung=one.rung, metric=one.metric, told=one.sentence, difference=True,
-        ))
+    found += [
+        Symptom(tests=_tests(one.case, pinned), case=one.case, rung=one.rung, metric=one.metric, told=one.sentence,
+                difference=True)
+        for one in verdict.differences
+    ]
     by_kind: dict[tuple[str, str, str], list[Symptom]] = {}
     for symptom in found:
-        by_kind.setdefault((symptom.rung, family(symptom.case, candidate), symptom.signature), []).append(symptom)
+        if symptom.tests:
+            kind = (symptom.rung, family(symptom.case, candidate), symptom.signature)
+            by_kind.setdefault(kind, []).append(symptom)
 
     def seconds(symptom: Symptom) -> float:
         seen = pinned.observations.get(symptom.case)
         return seen.wall_seconds if seen is not None else 0.0
 
-    return [min(alike, key=seconds) for alike in by_kind.values() if alike[0].tests][:MOST]
+    return [min(alike, key=seconds) for alike in by_kind.values()][:MOST]
+
+
+def _tests(case: str, side: Side) -> tuple[str, ...]:
+    """Those of the case, or, if it has none and is only what another is held against, those that say so."""
+    own = tuple(nodeid for nodeid in side.by_test if f"[{case}]" in nodeid)
+    word = re.compile(rf"(?<![\w.-]){re.escape(case)}(?![\w.-])")
+    return own or tuple(
+        nodeid for nodeid, found in side.by_test.items() if any(word.search(one.finding.sentence) for one in found)
+    )
 
 
 def _of_break(one: Judged) -> Symptom:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gate import records
 from gate.records import Side
 from gate.symptoms import Symptom, choose, shown, suspects
 from gate.verdict import decide
-from selftests.gate_fakes import CASES, FSDP2, INSTALLED, ZERO3, record
+from selftests.gate_fakes import CASES, FSDP2, INSTALLED, ZERO3, nodeid, record
 
 VERSIONS = {name: version.partition("+")[0] for name, version in INSTALLED.items()}
 UPCAST, CURVE = ("dtypes", "dtype, at_rest"), ("curve", "loss, every step")
@@ -96,3 +97,19 @@ def test_the_owner_of_the_engine_is_suspected_first(family: str, first: str) -> 
     """Then what it stands on; what is required by others comes last."""
     ordered = suspects(["huggingface-hub", "torch", "deepspeed", "accelerate", "transformers"], [family])
     assert (ordered[0], ordered[-1]) == (first, "huggingface-hub")
+
+
+def test_what_another_case_is_held_against_is_followed_up_by_that_ones_test(tmp_path: Path) -> None:
+    """A case without a test of its own moved: its symptom is never one of no tests, which would run them all."""
+    def only_beside(whole: Side) -> Side:
+        kept = [one for one in whole.judged if one.finding.subject != ZERO3.id]
+        named = [replace(one, finding=one.finding.referring(f"the line through {ZERO3.id} and another"))
+                 if one.finding.subject == FSDP2.id else one for one in kept]
+        return Side(judged=tuple(named), observations=whole.observations, warned={})
+
+    old = only_beside(side(tmp_path / "old"))
+    new = only_beside(side(tmp_path / "new", {ZERO3: {"losses": (4.0, 3.0, 2.0, 1.5)}}))
+    (found,) = choose(decide(old, new), old, new)
+    assert (found.case, found.tests) == (ZERO3.id, (nodeid(FSDP2),))
+    unnamed = [replace(one, finding=one.finding.referring("itself")) for one in old.judged]
+    assert choose(decide(old, new), replace(old, judged=tuple(unnamed)), new) == []

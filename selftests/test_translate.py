@@ -14,7 +14,7 @@ import pytest
 
 from fixtures.translate import files
 from fixtures.translate.notes import Note, TranslationError
-from fixtures.translate.reading import read
+from fixtures.translate.reading import LAUNCH, SECTIONS, read
 from fixtures.translate.table import DIALECTS, FSDP, ROWS, ZERO_ONLY
 from fixtures.translate.words import put
 from fixtures.translate.writing import translate
@@ -212,6 +212,8 @@ NAMED: list[tuple[Document, str, str]] = [
      "changed: sharding: only DeepSpeed's own config has zero_hpz_partition_size"),
     ({**FSDP1, "fsdp_config": {"fsdp_version": 1, "fsdp_activation_checkpointing": True}}, "deepspeed",
      "script: activation_checkpointing: no key of DeepSpeed does it"),
+    ({**empty("fsdp2"), "parallelism_config": {"parallelism_config_tp_size": 2, "parallelism_config_cp_size": 1}},
+     "deepspeed", "lost: parallelism_config.parallelism_config_tp_size: no setting known to this table"),
     ({**FSDP1, "mixed_precision": "bf16"}, "deepspeed", "changed: mixed_precision: DeepSpeed keeps fp32 masters"),
     ({**empty("deepspeed"), "mixed_precision": "bf16"}, "fsdp1", "changed: mixed_precision: the fp32 masters are an"),
     ({**empty("deepspeed"), "deepspeed_config": {"zero_stage": 3, "zero3_init_flag": True}}, "fsdp1",
@@ -248,6 +250,22 @@ def test_spelling_is_as_free_as_accelerates() -> None:
     ]
 
 
+def test_an_older_files_word_for_fp16_is_taken() -> None:
+    """Accelerate converts it, unless the file says mixed_precision."""
+    older = {**empty("fsdp2"), "fp16": True}
+    assert read(older).values["mixed_precision"] == "fp16"
+    assert read({**older, "mixed_precision": "bf16"}).values["mixed_precision"] == "bf16"
+    assert read({**older, "fp16": False}).values["mixed_precision"] == "no"
+
+
+def test_every_key_that_accelerate_knows_is_known() -> None:
+    """The installed release's fields: a new one would be refused here and taken there."""
+    program = ("import dataclasses, json; from accelerate.commands.config.config_args import ClusterConfig; "
+               "print(json.dumps([field.name for field in dataclasses.fields(ClusterConfig)]))")
+    told = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert set(json.loads(told.stdout.splitlines()[-1])) <= {*SECTIONS, *LAUNCH}
+
+
 def test_two_files_are_read_as_one(tmp_path: Path) -> None:
     """A YAML that names a DeepSpeed config adds its two words to it."""
     (tmp_path / "ds.json").write_text(json.dumps({**ZERO2, "bf16": {"enabled": True}}))
@@ -280,8 +298,12 @@ def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
     ("name", "text", "words"),
     [
         ("a.yaml", None, "No such file or directory"),
-        ("a.yaml", "", "no settings in it"),
-        ("a.yaml", "- 1", "no settings in it"),
+        ("a.yaml", "", "holds nothing, not settings by name"),
+        ("a.yaml", "- 1", "holds list, not settings by name"),
+        ("a.yaml", "distributed_type: FSDP\nfsdp_config: {fsdp_version: 2}\nmixed_precison: bf16",
+         "mixed_precison is no key that Accelerate knows: did you mean mixed_precision?"),
+        ("a.yaml", "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stage: 3}\nwhatever: 1",
+         "whatever is no key that Accelerate knows, and refuses the file"),
         ("a.yaml", "a: [", "line 1: "),
         ("a.json", "{", "line 1: Expecting property name"),
         ("a.json", "{}", "neither an Accelerate config (no distributed_type) nor a DeepSpeed config"),
