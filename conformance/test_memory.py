@@ -99,7 +99,7 @@ def test_target_batch_fits(case: Case, trained: Trained, judge: Judge) -> None:
     judge(memory.fits(trained(case)))
 
 
-@pytest.mark.parametrize("case", params([partner for case in FITS for partner in partners(case)]))
-def test_partner_does_not_fit(case: Case, observe: Observe, judge: Judge) -> None:
+@pytest.mark.parametrize("partner", params([partner for case in FITS for partner in partners(case)]))
+def test_partner_does_not_fit(partner: Case, observe: Observe, judge: Judge) -> None:
     """DDP at the same batch, and half as many rows again, run out of the same budget: it binds."""
-    judge(memory.must_not_fit(observe(case)))
+    judge(memory.must_not_fit(observe(partner)))

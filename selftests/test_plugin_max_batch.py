@@ -26,6 +26,10 @@ fits = pytest.mark.parametrize("case", [
 def test_fits(case, observe, judge):
     assert False, "a search takes its place"
 
+@pytest.mark.parametrize("partner", [pytest.param(FIT.with_(engine="zero1"), id="partner", marks=pytest.mark.cpu)])
+def test_partner_fits_not(partner, observe, judge):
+    assert False, "what must not fit is no search"
+
 @both
 def test_loss(case, judge):
     assert False, "a search takes its place"
@@ -52,7 +56,7 @@ def test_the_largest_batch_is_found_and_told(searched: pytest.Pytester, processe
     """Two batches of a case are one search. 10 MiB and 3 per row: 10 rows per rank fit in 40, and 11 do not."""
     result = searched.runpytest_inprocess(*SEARCH, "-k", "fits", "-n", processes)
     assert result.ret == 0
-    result.assert_outcomes(passed=2, deselected=0 if processes == "2" else 3)
+    result.assert_outcomes(passed=2, deselected=0 if processes == "2" else 4)
     result.stdout.fnmatch_lines_random([
         "case * budget * rows per rank * in use * first that does not fit * probes * probes took",
         f"{CASE.id}-s2-fit-40MiB * 40 MiB * 10 * 40.0 MiB * 11 * 6 * s",
@@ -202,7 +206,7 @@ def test_searches_can_be_listed(searched: pytest.Pytester) -> None:
     """--collect-only shows what would be searched, and runs nothing."""
     result = searched.runpytest_inprocess("--find-max-batch", "--collect-only", "-q")
     assert result.ret == 0
-    listed = [f"*max-batch[[]{ZERO3}[]]", "*max-batch[[]llama-tiny-ddp-*[]]", "2/5 tests collected*"]
+    listed = [f"*max-batch[[]{ZERO3}[]]", "*max-batch[[]llama-tiny-ddp-*[]]", "2/6 tests collected*"]
     result.stdout.fnmatch_lines(listed)
 
 
