@@ -33,6 +33,7 @@ def read(words: Iterable[str], pip: Installer) -> dict[str, str]:
     :raises UsageError: for a word that names no published release.
     """
     found: dict[str, str] = {}
+    named: dict[str, str] = {}  # with a release: beside `latest`, it is that one
     for word in _expanded(words):
         try:
             requirement = Requirement(word)
@@ -42,7 +43,10 @@ def read(words: Iterable[str], pip: Installer) -> dict[str, str]:
             raise UsageError(f"{word!r}: only published releases can be laid over, NAME==VERSION")
         name = canonicalize_name(requirement.name)
         if requirement.marker is None or requirement.marker.evaluate():
-            found[name] = _newest(requirement, name, pip)
+            version = _newest(requirement, name, pip)
+            if word != name and named.setdefault(name, version) != version:
+                raise UsageError(f"{name} is named twice: {named[name]} and {version}")
+            found[name] = named.get(name, version)
     return found
 
 

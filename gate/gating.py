@@ -79,6 +79,8 @@ class Gate:
         selection = Selection(
             platform=orders.platform, keyword=orders.keyword, deadline_seconds=orders.deadline_seconds,
         )
+        if problem := self.world.chooses(selection):
+            raise UsageError(problem)
         return Plan(
             pinned=pinned, candidate=candidate, selection=selection, command=orders.command,
             attribution=orders.attribution,

@@ -66,6 +66,7 @@ class World:
     """What the gate asks of the world outside, in one value; self-tests bring their own.
 
     :param run: records a selection in the environments and folders given. :param imported: imports the frameworks.
+    :param chooses: why a selection can be run nowhere, if so.
     :param prepare: does once what an environment needs before its first case.
     """
 
@@ -73,6 +74,7 @@ class World:
     installed: Callable[[], Mapping[str, str]] = environments.installed_versions
     run: Callable[..., dict[str, Ended]] = runs.run
     imported: Callable[..., Imported] = runs.imported
+    chooses: Callable[[Selection], str] = runs.chooses
     prepare: Callable[[Environment], None] = runs.prepare
     cache: Path = ROOT / ".gate"
     lock: Path = ROOT / "stack.txt"

@@ -93,6 +93,16 @@ def command(selection: Selection, folder: Path, turns: Path | None = None) -> li
     return [*here, f"--run-dir={folder}", "--continue", *taking, *selection.words]
 
 
+def chooses(selection: Selection) -> str:
+    """Why ``selection`` can be run nowhere; empty if it chooses tests. Imports no framework, takes two seconds."""
+    words = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *selection.words]
+    told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    if told.returncode == 0:
+        return ""
+    lines = [line.removeprefix("ERROR: ") for line in told.stderr.splitlines() if line.startswith("ERROR: ")]
+    return lines[0] if lines else f"-k {selection.keyword!r} chooses no case"
+
+
 def run(
     sides: Mapping[str, tuple[Environment, Path]], selection: Selection, *, tell: Callable[[str], None],
     seconds: float | None = None,

@@ -162,6 +162,6 @@ def world(tmp_path: Path, *, pip: FakePip | None = None, runs: FakeRuns | None =
     lock.write_text("".join(f"{name}=={version.partition('+')[0]}\n" for name, version in INSTALLED.items()))
     made = World(
         pip=pip or FakePip(), installed=lambda: INSTALLED, run=runs or FakeRuns(), imported=imports,
-        prepare=lambda environment: None, cache=tmp_path / "cache", lock=lock,
+        chooses=lambda selection: "", prepare=lambda environment: None, cache=tmp_path / "cache", lock=lock,
     )
     return replace(made, **changes)

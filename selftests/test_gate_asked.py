@@ -21,6 +21,7 @@ PIP = FakePip()
         (["Accelerate<1.13,>1.10"], {"accelerate": "1.12.0"}),
         (["accelerate==1.16.0rc1"], {"accelerate": "1.16.0rc1"}),
         (["accelerate==1.12.0", "deepspeed~=0.19.2"], {"accelerate": "1.12.0", "deepspeed": "0.19.8"}),
+        (["accelerate==1.12.0", "accelerate"], {"accelerate": "1.12.0"}),
         (["latest"], {"torch": "2.13.0", "transformers": "5.24.0", "accelerate": "1.15.0", "deepspeed": "0.19.8"}),
         (["latest", "torch==2.12.0"], {
             "torch": "2.12.0", "transformers": "5.24.0", "accelerate": "1.15.0", "deepspeed": "0.19.8",
@@ -47,6 +48,12 @@ def test_a_word_that_names_nothing_is_a_usage_error(word: str, told: str) -> Non
         asked.read([word], PIP)
     assert told in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_two_releases_of_one_package_are_a_usage_error() -> None:
+    """Which of them was meant is not ours to guess."""
+    with pytest.raises(UsageError, match=r"accelerate is named twice: 1\.13\.0 and 1\.12\.0"):
+        asked.read(["accelerate==1.13.0", "accelerate==1.12.0"], PIP)
 
 
 def test_a_file_names_releases(tmp_path: Path) -> None:

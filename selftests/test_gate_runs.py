@@ -123,6 +123,8 @@ def test_a_deaf_process_is_ended() -> None:
         (["--resume", "/nowhere"], "no gate run was begun there"),
         (["accelerate=1"], "is not NAME==VERSION"),
         (["-r", "/nowhere.txt"], "cannot be read"),
+        (["accelerate", "-k", "nonsense", "--dry-run"], "-k 'nonsense' chooses no case"),
+        (["accelerate", "-k", "llama and and"], "Wrong expression passed to '-k'"),
     ],
 )
 def test_a_wrong_command_ends_with_3(words: list[str], told: str) -> None:
