@@ -163,12 +163,12 @@ def test_no_history_is_one_line(tmp_path: Path, words: list[str], capsys: pytest
     """Exit status 4; nothing is made."""
     assert main(["--history", str(tmp_path / "none.sqlite"), *words]) == 4
     assert "there is no such history yet" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
     empty = tmp_path / "empty.sqlite"
     empty.touch()
     assert main([*words, "--history", str(empty)]) == 4
     assert "is empty, and no history" in capsys.readouterr().err
     assert empty.stat().st_size == 0
-    assert not list(tmp_path.iterdir())
 
 
 def test_too_few_nights_are_no_verdict(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
