@@ -204,6 +204,7 @@ def test_a_bad_recipe_gets_one_line(
     assert ended.returncode == 4, ended.stdout + ended.stderr
     (line,) = [line for line in (ended.stdout + ended.stderr).splitlines() if line.startswith("ERROR")]
     assert words in line
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_model_without_a_recipe_is_a_usage_error() -> None:
