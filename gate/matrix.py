@@ -65,8 +65,8 @@ class Cell:
         }
 
 
-def cell(side: Side, versions: Mapping[str, str]) -> Cell:
-    """What a recorded side says of its pair."""
+def cell(side: Side, versions: Mapping[str, str], folder: Path) -> Cell:
+    """What a side, recorded in ``folder``, says of its pair; where that lay is nobody's concern."""
     counts: dict[str, list[int]] = {}
     broken = []
     for one in side.judged:
@@ -75,7 +75,7 @@ def cell(side: Side, versions: Mapping[str, str]) -> Cell:
             if not one.finding.passed:
                 broken.append(one)
     told = [
-        {"rung": one.finding.rung, "claim": one.finding.sentence, "known": one.known or ""}
+        {"rung": one.finding.rung, "claim": one.finding.sentence.replace(f"{folder}/", ""), "known": one.known or ""}
         for one in sorted(broken, key=lambda one: one.place)
     ]
     due = {name: version for name, version in versions.items() if name in UNDER_TEST}
@@ -132,7 +132,7 @@ class Matrix:
                 if not told.judged:
                     return Cell(versions=versions, problem=told.last_words)
                 ended.touch()
-            return cell(records.read(folder), environment.versions)
+            return cell(records.read(folder), environment.versions, folder)
         except MachineError:
             raise
         except (GateError, RecordError) as error:

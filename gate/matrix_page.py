@@ -32,6 +32,7 @@ def page(data: Mapping[str, Any]) -> str:
         '<meta name=viewport content="width=device-width, initial-scale=1">', f"<style>{_STYLE}</style>",
         f"<h1>{title}</h1>",
         f"<p>The lowest rung that breaks in each pair of releases; click for all rungs and broken claims. {made}</p>",
+        "<p>Known: there is a report upstream, and all else holds.</p>",
         f"<table><thead><tr><td></td>{head}</tr></thead><tbody>", *lines, "</tbody></table></html>", "",
     ])
 
@@ -52,7 +53,10 @@ def _kind(cell: Mapping[str, Any]) -> str:
 def _word(cell: Mapping[str, Any]) -> str:
     if cell["lowest"] == "untold":
         return "cannot tell"
-    return "all rungs hold" if cell["lowest"] == "holds" else f"breaks: {cell['lowest']}"
+    if cell["lowest"] == "holds":
+        return "all rungs hold"
+    new = [one["rung"] for one in cell["broken"] if not one["known"]]  # lowest first
+    return f"breaks: {new[0]}" if new else f"known: {cell['lowest']}"
 
 
 def _rows(cell: Mapping[str, Any]) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fixtures.spec import Case
-from gate import matrix
-from selftests.gate_fakes import ZERO3, FakePip, FakeRuns, Versions, world
+from gate import matrix, records
+from selftests.gate_fakes import INSTALLED, ZERO3, FakePip, FakeRuns, Versions, record, world
 
 
 def where_two_meet(versions: Versions, case: Case) -> Mapping[str, Any]:
@@ -46,6 +46,16 @@ def test_every_pair_has_its_cell(tmp_path: Path) -> None:
     assert page.count("<details>") == 6
     assert page.count("class=known") == 2
     assert page.count("class=broken") == 1
+    assert page.count("<summary>known: curve<") == 2
+    assert page.count("<summary>breaks: engaged<") == 1
+
+
+def test_a_claim_names_no_folder_of_this_machine(tmp_path: Path) -> None:
+    """The table is for others."""
+    versions = {name: version.partition("+")[0] for name, version in INSTALLED.items()}
+    record(tmp_path, ZERO3, versions, {"outcome": "crashed", "message": f"RecordError: {tmp_path}/x is missing"})
+    (broken,) = matrix.cell(records.read(tmp_path), versions, tmp_path).broken
+    assert "RecordError: x is missing" in broken["claim"]
 
 
 def test_a_pair_is_run_once(tmp_path: Path) -> None:
