@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fixtures.extension_cache import ALWAYS
 from gate.environments import Environment
 from gate.problems import MachineError
@@ -99,8 +101,9 @@ def chooses(selection: Selection) -> str:
     told = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
     if told.returncode == 0:
         return ""
-    lines = [line.removeprefix("ERROR: ") for line in told.stderr.splitlines() if line.startswith("ERROR: ")]
-    return lines[0] if lines else f"-k {selection.keyword!r} chooses no case"
+    if told.returncode == pytest.ExitCode.NO_TESTS_COLLECTED:
+        return f"-k {selection.keyword!r} chooses no case" if selection.keyword else "there is no case to run"
+    return _last_words(told.stdout + told.stderr).removeprefix("ERROR: ")
 
 
 def run(
@@ -178,11 +181,15 @@ def _ended(process: subprocess.Popen[bytes], folder: Path) -> Ended:
     if running:
         return Ended(status=-1, last_words="did not end in time")
     status = process.returncode
-    return Ended(status=status, last_words="" if status in (0, 1) else _last_words(folder.with_suffix(".log")))
+    return Ended(status=status, last_words="" if status in (0, 1) else _last_words(_text(folder.with_suffix(".log"))))
 
 
-def _last_words(log: Path) -> str:
-    lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+def _text(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")
+
+
+def _last_words(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith(("ERROR:", "E  ", "INTERNALERROR"))]
     return (errors or lines or ["it said nothing"])[-1].strip()
 

@@ -116,7 +116,7 @@ def test_only_what_is_named_is_built(tmp_path: Path) -> None:
     assert build(tmp_path, site, extension_cache.ALWAYS).returncode == 0
     assert (directory(tmp_path, site) / extension_cache.MARKER).read_text() == extension_cache.ALWAYS
     wrong = build(tmp_path, site, "abacus")
-    assert (wrong.returncode, "'abacus' is no extension" in wrong.stderr) == (2, True)
+    assert (wrong.returncode, "'abacus' is no extension" in wrong.stderr) == (4, True)
 
 
 def test_a_build_that_is_under_way_keeps_its_lock(tmp_path: Path) -> None:

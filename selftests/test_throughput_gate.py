@@ -91,7 +91,7 @@ def heats(tester: pytest.Pytester) -> int:
 
 
 def test_a_baseline_is_one_number_with_its_origin(stored: pytest.Pytester) -> None:
-    """Few digits are judged; machine, spread, date and rates stand beside them; 28 heats went into it."""
+    """Few digits are judged; machine, spread, date and rates stand beside them; sixteen heats went into it."""
     data = json.loads((stored.path / FILE).read_text())
     assert set(data) == {"judged", "recorded"}
     assert data["judged"] == {"times_as_long": pytest.approx(3.0, abs=0.05)}
