@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import math
 import shutil
 import statistics
@@ -20,12 +19,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from conformance import sensitivity
 from conformance.catalogue import PACES, RACE, RIVALS
 from fixtures import extensions
-from fixtures.files import RecordError
+from fixtures.files import RecordError, write_json
 from fixtures.launch import Launcher
 from fixtures.observation import Observation
 from fixtures.outside import Outside
@@ -54,32 +52,66 @@ class AlarmsError(RuntimeError):
 
 @dataclass(kw_only=True)
 class Bench:
-    """Runs races with one launcher; keeps no records."""
+    """Runs races with one launcher.
+
+    :param keep: where records stay, a folder for each race; a heat that has its records there is not run again.
+    """
 
     launcher: Launcher
     platform: str = "cpu"
     fault: str | None = None
     slowed: Case | None = None
+    keep: Path | None = None
 
-    def race(self) -> Race:
-        """A new race of the gate's cases."""
-        return Race(cases=RACE, run=self._heat)
+    def race(self, name: str) -> Race:
+        """A race of the gate's cases, kept under ``name``."""
+        return Race(cases=RACE, run=lambda cases, heat: self._heat(cases, Path(name) / f"heat{heat}"))
 
-    def _heat(self, cases: Sequence[Case], heat: int) -> list[Observation]:
+    def _heat(self, cases: Sequence[Case], heat: Path) -> list[Observation]:
+        kept = self.keep / heat if self.keep else None
+        if kept is not None and kept.is_dir():
+            return _read(kept, cases)
         folder = Path(tempfile.mkdtemp(prefix="shardgate-alarms-"))
         try:
-            folders = [folder / case.id for case in cases]
-            for one in folders:
-                one.mkdir()
-            faults = {} if self.slowed is None or self.fault is None else {self.slowed.id: self.fault}
-            seen = run_heat(self.launcher, cases, folders, platform=self.platform, nvml=Outside().nvml(),
-                            deadline_seconds=DEADLINE_SECONDS, faults=faults)
+            seen = self._run(cases, folder)
+            if kept is not None:
+                _keep(seen, kept)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+        return seen
+
+    def _run(self, cases: Sequence[Case], folder: Path) -> list[Observation]:
+        folders = [folder / case.id for case in cases]
+        for one in folders:
+            one.mkdir()
+        faults = {} if self.slowed is None or self.fault is None else {self.slowed.id: self.fault}
+        seen = run_heat(self.launcher, cases, folders, platform=self.platform, nvml=Outside().nvml(),
+                        deadline_seconds=DEADLINE_SECONDS, faults=faults)
         lost = next((one for one in seen if one.outcome != "ok"), None)
         if lost is not None:
             raise AlarmsError(f"{lost.case.id} {lost.outcome}: {(lost.error or {}).get('message')}")
         return seen
+
+
+def _keep(seen: Sequence[Observation], folder: Path) -> None:
+    """All records of a heat, or none: an interrupted heat is run again."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    half = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        for one in seen:
+            (half / one.case.id).mkdir()
+            write_json(half / one.case.id / "observation.json", one.to_json())
+        half.rename(folder)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _read(folder: Path, cases: Sequence[Case]) -> list[Observation]:
+    """:raises AlarmsError: if the heat is one of other cases. :raises RecordError: if a record is damaged."""
+    missing = [case.id for case in cases if not (folder / case.id).is_dir()]
+    if missing:
+        raise AlarmsError(f"{folder} has no record of {missing[0]}: it was kept of other cases; name another folder")
+    return [Observation.read(folder / case.id) for case in cases]
 
 
 @dataclass(kw_only=True)
@@ -141,7 +173,7 @@ def key(pace: Pace) -> str:
 
 def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
     """Baselines measured now, kept nowhere."""
-    race = bench.race()
+    race = bench.race("baselines")
     race.most_heats = heats
     race.at_least(heats)
     found = {}
@@ -153,10 +185,11 @@ def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
     return found
 
 
-def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None) -> Repeat:
-    """One race, judged."""
+def repeat(bench: Bench, baselines: Mapping[str, Stored], slowed: Case | None, number: int) -> Repeat:
+    """One race, judged; ``number`` counts those of its kind, from 1."""
     bench.slowed = slowed
-    begun, race = time.monotonic(), bench.race()
+    name = f"{bench.fault}-{slowed.engine}" if slowed else "unchanged"
+    begun, race = time.monotonic(), bench.race(f"{number:02d}-{name}")
     findings = [judged.judge(race, pace, baselines[key(pace)], reference="") for pace in paces()]
     changes = {}
     for pace in paces():
@@ -224,7 +257,8 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--fault", choices=FAULTS, default="slow_step", help="what is done to one engine")
     parser.add_argument("--fresh", type=int, metavar="HEATS", help="do not use the stored baselines: measure this many "
                         f"heats first (at least {floor.HEATS_TO_RECORD})")
-    parser.add_argument("--keep", type=Path, metavar="FILE", help="write every finding there, as JSON lines")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was measured there (about 200 MB), and go "
+                        "on from what is there: heats that have their records are judged again, not run again")
     return parser.parse_args(argv)
 
 
@@ -235,7 +269,7 @@ def run(options: argparse.Namespace) -> int:
     """
     extensions.ensure_built()
     with Launcher() as launcher:
-        bench = Bench(launcher=launcher, fault=options.fault)
+        bench = Bench(launcher=launcher, fault=options.fault, keep=options.keep)
         baselines = fresh(bench, options.fresh) if options.fresh else stored(ROOT, bench.platform)
         return count(bench, baselines, options)
 
@@ -252,11 +286,11 @@ def count(bench: Bench, baselines: Mapping[str, Stored], options: argparse.Names
         for number in range(options.repeats):
             # In turns, so that a machine that gets busier meanwhile counts for both kinds.
             if options.only != "faulty":
-                unchanged.append(repeat(bench, baselines, None))
-                _note(options.keep, number + 1, unchanged[-1])
+                unchanged.append(repeat(bench, baselines, None, number + 1))
+                tell(number + 1, unchanged[-1])
             if options.only != "unchanged":
-                faulty.append(repeat(bench, baselines, SLOWED[number % len(SLOWED)]))
-                _note(options.keep, number + 1, faulty[-1])
+                faulty.append(repeat(bench, baselines, SLOWED[number % len(SLOWED)], number + 1))
+                tell(number + 1, faulty[-1])
         whole = True
     if not unchanged and not faulty:
         raise AlarmsError("interrupted before the first repeat ended")
@@ -265,18 +299,6 @@ def count(bench: Bench, baselines: Mapping[str, Stored], options: argparse.Names
     print(smallest(unchanged, baselines))
     print(f"alarms {'passed' if met else 'FAILED'}" if whole else "alarms interrupted: too few repeats to pass")
     return 0 if met and whole else 1
-
-
-def _note(keep: Path | None, number: int, one: Repeat) -> None:
-    tell(number, one)
-    if keep is not None:
-        row: dict[str, Any] = {
-            "slowed": one.slowed.engine if one.slowed else None, "heats": one.heats, "seconds": one.seconds,
-            "findings": [finding.to_json() for finding in one.findings],
-            "changes": one.changes,
-        }
-        with keep.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(row) + "\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import cast
 
 import pytest
 
 from conformance.alarms import AlarmsError, Bench, count, fresh, options_of
+from conformance.catalogue import RACE
+from fixtures.files import RecordError
 from fixtures.launch import Launcher
 from fixtures.observation import Observation
 from fixtures.spec import Case
@@ -29,14 +33,14 @@ class Simulated(Bench):
     ends_after: int = 10_000
     heats: itertools.count[int] = field(default_factory=itertools.count)
 
-    def _heat(self, cases: Sequence[Case], heat: int) -> list[Observation]:
+    def _run(self, cases: Sequence[Case], folder: Path) -> list[Observation]:
         number = next(self.heats)
         if number >= self.ends_after:
             raise KeyboardInterrupt
         slow = {FSDP2.id: self.always}
         if self.slowed is not None:
             slow[self.slowed.id] = self.by * slow.get(self.slowed.id, 1.0)
-        return Noise(number, slow=slow).heat(cases, heat)
+        return Noise(number, slow=slow).heat(cases, number)
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +88,40 @@ def test_interrupted_tells_what_ended_and_does_not_pass(
     assert told.endswith("alarms interrupted: too few repeats to pass\n")
     with pytest.raises(AlarmsError, match="before the first repeat"):
         count(Simulated(ends_after=1), baselines, options_of([]))
+
+
+def test_what_was_kept_is_not_run_again(
+    baselines: dict[str, Stored], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Interrupted and called again, it goes on; the figures are those of a command that was never interrupted."""
+    asked = options_of(["--repeats", "3"])
+    assert count(Simulated(keep=tmp_path / "whole"), baselines, asked) == 0
+    whole = capsys.readouterr().out
+    half = tmp_path / "half"
+    assert count(Simulated(keep=half, ends_after=8), baselines, asked) == 1
+    kept = len(list(half.glob("*/heat*")))
+    assert kept == 8
+    rest = Simulated(keep=half, heats=itertools.count(kept))
+    capsys.readouterr()
+    assert count(rest, baselines, asked) == 0
+    assert _figures(capsys.readouterr().out) == _figures(whole)
+    assert count(Simulated(keep=half, ends_after=0), baselines, asked) == 0, "nothing was left to run"
+
+
+def _figures(told: str) -> list[str]:
+    """Without what took how long."""
+    return [line for line in told.splitlines() if " from the baseline: " in line or "caught: " in line]
+
+
+def test_kept_heats_that_are_not_theirs_are_refused(baselines: dict[str, Stored], tmp_path: Path) -> None:
+    """A damaged record, or one of other cases, is named; it is not measured anew over it."""
+    once = options_of(["--repeats", "1", "--only", "unchanged"])
+    assert count(Simulated(keep=tmp_path), baselines, once) == 0
+    record = tmp_path / "01-unchanged" / "heat1" / RACE[0].id / "observation.json"
+    text = record.read_text(encoding="utf-8")
+    record.write_text(text[:100], encoding="utf-8")
+    with pytest.raises(RecordError, match="heat1"):
+        count(Simulated(keep=tmp_path), baselines, once)
+    shutil.rmtree(record.parent)
+    with pytest.raises(AlarmsError, match="other cases"):
+        count(Simulated(keep=tmp_path), baselines, once)
