@@ -465,6 +465,27 @@ ARCHITECTURES = [
 DROPOUT = spread(ORACLE["curve"].with_(model="gpt2-tiny-dropout", steps=6), FIVE, ("fp32",))
 """Every rank draws the masks of its own seed: they have no oracle in one process, and are DDP's on every engine."""
 
+_PROGRAM = ORACLE["curve"].with_(steps=6)
+GRAPHS = [
+    *spread(_PROGRAM, SIX, ("bf16-mixed",), graph="twice", accumulation_steps=2),
+    *spread(_PROGRAM.with_(optimizer="sgd", learning_rate=0.1), SIX, ("fp32",), graph="skips", accumulation_steps=2),
+    *spread(_PROGRAM, ("ddp", "zero1", "zero2", "zero3"), ("bf16-mixed",), graph="reentrant",
+            activation_checkpointing=True),
+    # The others refuse: a weight may be ready once.
+    *spread(_PROGRAM, ("zero1",), ("bf16-mixed",), graph="twice_reentrant",
+            activation_checkpointing=True, accumulation_steps=2),
+]
+"""Losses whose graph is another than one pass through the whole model (``fixtures/graphs.py``)."""
+EVALUATED = spread(_PROGRAM, FIVE, ("fp32",), evaluates=True)
+"""An evaluation after each step."""
+FRUGAL = [
+    case for oracle, precision in ((_PROGRAM, "bf16-mixed"), (ORACLE["accumulate"], "fp32"))
+    for case in spread(oracle, ("fsdp1", "fsdp2", "zero3"), (precision,), loading="ram_efficient")
+]
+"""Loaded from a checkpoint by one rank for all, with tied embeddings and without."""
+PROGRAMS = [*GRAPHS, *EVALUATED, *FRUGAL]
+"""What a program does with a model beyond training it step by step."""
+
 _COMPILED = ORACLE["curve"].with_(steps=6)
 COMPILED = [
     *spread(_COMPILED, ("ddp",), ("fp32",), compiled="eager"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from conformance.tolerances import ROUNDING, reported_norm, tolerance
 from fixtures import corpus, schedules, verdict
-from fixtures.observation import Observation
+from fixtures.observation import Observation, Step
 from fixtures.spec import Case
 from fixtures.tables import ENGINES, MODELS, PRECISIONS
 from fixtures.verdict import EPSILON, Claim, Finding, Tolerance
@@ -140,6 +141,25 @@ def continued(seen: Observation, due: Observation) -> Iterator[Finding]:
 
 
 _WORDS = {"learning_rates": "learning rates", "rows": "rows of each rank", "draws": "random numbers of each rank"}
+
+
+def rewound(seen: Observation) -> Iterator[Finding]:
+    """Loaded back into the live objects, a checkpoint gives what was saved, and the same steps after it once more."""
+    told = [rank.checkpoint.get("again", {"error": "nothing was loaded back"}) for rank in seen.ranks]
+    errors = sorted({str(one["error"]) for one in told if "error" in one})
+    claim = Claim(subject=seen.case.id, rung="checkpoint", metric="loading back", reference="the same process")
+    yield verdict.holds(claim, bool(told) and not errors, observed="; ".join(errors) or "loaded", allowed="no error")
+    if errors:
+        return
+    ranks = tuple(
+        dataclasses.replace(rank, steps=tuple(map(Step.from_json, one["steps"])), checkpoint={"loaded": one["loaded"]})
+        for rank, one in zip(seen.ranks, told, strict=True)
+    )
+    again = dataclasses.replace(seen, case=seen.case.with_(resumed=True), ranks=ranks)
+    for finding in (*restored(again, seen), *continued(again, seen)):
+        yield dataclasses.replace(
+            finding, subject=seen.case.id, metric=f"{finding.metric}, loaded back", reference="the first time",
+        )
 
 
 def same_end(seen: Observation, due: Observation) -> Iterator[Finding]:

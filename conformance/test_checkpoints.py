@@ -4,7 +4,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from conformance import claims, continuity, promises
-from conformance.catalogue import CHECKPOINTS, CONTINUED, ELSEWHERE, params, references
+from conformance.catalogue import BUFFERS, CHECKPOINTS, CONTINUED, ELSEWHERE, params, references
 from conformance.tolerances import reference_kind
 from fixtures.baseline import unchanged
 from fixtures.judging import Judge, Trained
@@ -28,6 +28,12 @@ def test_resumed_run_continues(case: Case, trained: Trained, judge: Judge) -> No
     """Loss, gradient norm, rates, rows and random numbers of every step after, and the last weights, are the same."""
     seen, due = trained(case), trained(case.with_(resumed=False))
     judge(continuity.continued(seen, due), continuity.same_end(seen, due))
+
+
+@pytest.mark.parametrize("case", params([*CHECKPOINTS, *BUFFERS]))
+def test_loading_back_repeats(case: Case, trained: Trained, judge: Judge) -> None:
+    """In the process that saved it: whoever takes a step back makes the same steps again."""
+    judge(continuity.rewound(trained(case)))
 
 
 @pytest.mark.parametrize("case", params(ELSEWHERE))

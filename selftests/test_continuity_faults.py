@@ -46,6 +46,8 @@ SEEN = [
     ("tied_weights_untied", FSDP2, "checkpoint"),
     ("export_in_bf16", ZERO2, "checkpoint"),
     ("loader_kept", DDP, "memory"),
+    ("optimizer_not_restored", FSDP2, "checkpoint"),
+    ("random_not_restored", ZERO2, "checkpoint"),
     ("optimizer_not_restored", FSDP2.with_(resumed=True), "checkpoint"),
     ("optimizer_not_restored", DDP.with_(resumed=True), "checkpoint"),
     ("random_not_restored", DDP.with_(resumed=True), "checkpoint"),
