@@ -483,7 +483,13 @@ FRUGAL = [
     for case in spread(oracle, ("fsdp1", "fsdp2", "zero3"), (precision,), loading="ram_efficient")
 ]
 """Loaded from a checkpoint by one rank for all, with tied embeddings and without."""
-PROGRAMS = [*GRAPHS, *EVALUATED, *FRUGAL]
+LATE = [
+    *spread(_PROGRAM, ("fsdp1", "fsdp2", "zero1", "zero2", "zero3"), ("bf16-mixed",), late=True),
+    *spread(ORACLE["accumulate"], ("fsdp2", "zero3"), ("fp32",), loading="ram_efficient", late=True),
+    *spread(_PROGRAM, ("fsdp2", "zero3"), ("fp32",), checkpoint="sharded", late=True),
+]
+"""On a network at its slowest: training, loading, saving."""
+PROGRAMS = [*GRAPHS, *EVALUATED, *FRUGAL, *LATE]
 """What a program does with a model beyond training it step by step."""
 
 _COMPILED = ORACLE["curve"].with_(steps=6)

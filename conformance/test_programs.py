@@ -2,8 +2,8 @@
 
 import pytest
 
-from conformance import claims, programs, promises
-from conformance.catalogue import EVALUATED, FRUGAL, PROGRAMS, params
+from conformance import claims, continuity, programs, promises
+from conformance.catalogue import EVALUATED, FRUGAL, LATE, PROGRAMS, params
 from conformance.tolerances import reference_kind
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
@@ -18,6 +18,12 @@ def test_program_trains_as_the_oracle(case: Case, trained: Trained, judge: Judge
         claims.rows(seen),
         claims.training(seen, due, reference_kind(case)),
     )
+
+
+@pytest.mark.parametrize("case", params([case for case in LATE if case.checkpoint != "none"]))
+def test_late_collectives_do_not_show_in_what_is_saved(case: Case, trained: Trained, judge: Judge) -> None:
+    """Exports and merged checkpoints are the live model, and loading back repeats."""
+    judge(continuity.exported(trained(case)), continuity.merged(trained(case)), continuity.rewound(trained(case)))
 
 
 @pytest.mark.parametrize("case", params(EVALUATED))

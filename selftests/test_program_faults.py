@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import EVALUATED, FRUGAL, GRAPHS
+from conformance.catalogue import EVALUATED, FRUGAL, GRAPHS, LATE
 from fixtures.launch import Launcher
 from fixtures.spec import Case
 from selftests.replayed import assert_breaks, assert_sound, judge, record, without
@@ -23,6 +23,8 @@ SEEN = [
     ("last_micro_step_only", one(GRAPHS, "fsdp1", graph="skips"), "gradients"),
     ("checkpointing_off", one(GRAPHS, "zero3", graph="reentrant"), "engaged"),
     ("evaluation_repeats", one(EVALUATED, "fsdp1"), "curve"),
+    ("wait_forgotten", one(LATE, "fsdp2"), "loss"),
+    ("wait_forgotten", one(LATE, "zero3"), "loss"),
     ("weight_not_read", one(FRUGAL, "fsdp2"), "loss"),
     ("weight_not_read", one(FRUGAL, "zero3"), "loss"),
 ]
