@@ -19,6 +19,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from conformance import sensitivity
 from conformance.catalogue import PACES, RACE, RIVALS
@@ -28,7 +29,7 @@ from fixtures.launch import Launcher
 from fixtures.observation import Observation
 from fixtures.outside import Outside
 from fixtures.spec import Case
-from fixtures.throughput import floor, judged
+from fixtures.throughput import floor, judged, machine
 from fixtures.throughput.floor import Stored
 from fixtures.throughput.heats import run_heat
 from fixtures.throughput.judged import Pace
@@ -150,10 +151,11 @@ def paces() -> list[Pace]:
     return [pace for found in PACES.values() for pace in found]
 
 
-def stored(root: Path, platform: str) -> dict[str, Stored]:
+def stored(root: Path, platform: str, here: Mapping[str, Any]) -> dict[str, Stored]:
     """The gate's baselines, by :func:`key`.
 
-    :raises AlarmsError: if one is missing or stale. :raises RecordError: if one is damaged.
+    :param here: the identity of this machine: against another's baseline the gate does not see a tenth.
+    :raises AlarmsError: if one is missing, stale or of another machine. :raises RecordError: if one is damaged.
     """
     found = {}
     for test, claimed in PACES.items():
@@ -161,7 +163,11 @@ def stored(root: Path, platform: str) -> dict[str, Stored]:
             path = root / "baselines" / platform / "test_throughput" / f"{test}[{pace.case.id}].json"
             baseline = judged.read(path)
             if baseline is None or baseline.recorded.get("settings") != pace.settings(RACE):
-                raise AlarmsError(f"{path} is missing or stale: tox run -e rebaseline -- -k throughput, or --fresh")
+                raise AlarmsError(f"{path} is missing or stale: tox run -e rebaseline -- -k throughput, or --fresh 16")
+            apart = floor.foreign(baseline, here)
+            if apart:
+                raise AlarmsError(f"{path} is another machine's ({'; '.join(apart)}), and the gate judges widely there: "
+                                  "--fresh 16 measures this one's first")
             found[key(pace)] = baseline
     return found
 
@@ -172,10 +178,12 @@ def key(pace: Pace) -> str:
 
 
 def fresh(bench: Bench, heats: int) -> dict[str, Stored]:
-    """Baselines measured now, kept nowhere."""
+    """Baselines measured now, over at least so many heats, as sure as the gate's own; kept nowhere."""
     race = bench.race("baselines")
-    race.most_heats = heats
+    race.most_heats = max(heats, floor.MOST_HEATS_TO_RECORD)
     race.at_least(heats)
+    while any(pace.of(race.heats).spread > floor.SPREAD_TO_RECORD for pace in paces()) and race.again():
+        pass
     found = {}
     for pace in paces():
         now = pace.of(race.heats)
@@ -255,8 +263,8 @@ def options_of(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=30, help="of each kind (default: 30)")
     parser.add_argument("--only", choices=("unchanged", "faulty"), help="one kind alone")
     parser.add_argument("--fault", choices=FAULTS, default="slow_step", help="what is done to one engine")
-    parser.add_argument("--fresh", type=int, metavar="HEATS", help="do not use the stored baselines: measure this many "
-                        f"heats first (at least {floor.HEATS_TO_RECORD})")
+    parser.add_argument("--fresh", type=int, metavar="HEATS", help="do not use the stored baselines: measure at least "
+                        f"so many heats first (at least {floor.HEATS_TO_RECORD}); for a machine they are not of")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="keep what was measured there (about 200 MB), and go "
                         "on from what is there: heats that have their records are judged again, not run again")
     return parser.parse_args(argv)
@@ -270,7 +278,7 @@ def run(options: argparse.Namespace) -> int:
     extensions.ensure_built()
     with Launcher() as launcher:
         bench = Bench(launcher=launcher, fault=options.fault, keep=options.keep)
-        baselines = fresh(bench, options.fresh) if options.fresh else stored(ROOT, bench.platform)
+        baselines = fresh(bench, options.fresh) if options.fresh else stored(ROOT, bench.platform, machine.host())
         return count(bench, baselines, options)
 
 

@@ -59,7 +59,7 @@ SMALL_CASES = (
     *catalogue.MATCHED, *catalogue.SCALED, *catalogue.OVERFLOWING, *catalogue.KERNELS, *catalogue.STOCK,
     *catalogue.EXPERIMENT.values(), *catalogue.MEMORY, *catalogue.OFFLOADED, *catalogue.TRAINER,
     *catalogue.LAST_WINDOW, *catalogue.MIGRATION, *catalogue.ARCHITECTURES, *catalogue.DROPOUT, *catalogue.RANKS,
-    *catalogue.RACE, *catalogue.COMPILED, *catalogue.BUFFERS,
+    *catalogue.RACE, *catalogue.COMPILED, *catalogue.BUFFERS, *catalogue.PROGRAMS,
 )
 
 

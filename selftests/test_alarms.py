@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from conformance.alarms import AlarmsError, Bench, count, fresh, options_of
+from conformance.alarms import ROOT, AlarmsError, Bench, count, fresh, options_of, stored
 from conformance.catalogue import RACE
 from fixtures.files import RecordError
 from fixtures.launch import Launcher
@@ -125,3 +125,11 @@ def test_kept_heats_that_are_not_theirs_are_refused(baselines: dict[str, Stored]
     shutil.rmtree(record.parent)
     with pytest.raises(AlarmsError, match="other cases"):
         count(Simulated(keep=tmp_path), baselines, once)
+
+
+def test_baselines_of_another_machine_are_refused() -> None:
+    """Against them the gate judges widely, and every slowdown would count as missed."""
+    with pytest.raises(AlarmsError, match="another machine's .*cores: 2 there, 64 here.* --fresh 16"):
+        stored(ROOT, "cpu", {"cpu": "another", "cores": 64})
+    with pytest.raises(AlarmsError, match="missing or stale"):
+        stored(ROOT, "no-such-platform", {})

@@ -32,6 +32,7 @@ from conformance.catalogue import (
     MEMORY,
     MIGRATION,
     OFFLOADED,
+    PROGRAMS,
     RANKS,
     REHEARSED,
     SCHEDULED,
@@ -56,6 +57,7 @@ from fixtures.spec import Case
 from fixtures.tables import (
     ADAPTERS,
     ENGINES,
+    GRAPHS,
     LOADINGS,
     LOOPS,
     MODELS,
@@ -119,8 +121,9 @@ def test_every_word_of_the_tables_is_used() -> None:
     assert {case.checkpoint for case in (*MATCHED, *CHECKPOINTS, *ELSEWHERE)} == set(CHECKPOINT_FORMS)
     assert {case.adapters for case in MATCHED} == set(ADAPTERS)
     assert {case.compiled for case in (*MATCHED, *COMPILED)} == set(COMPILERS)
-    assert {case.loading for case in (*MATCHED, *STOCK)} == set(LOADINGS)
+    assert {case.loading for case in (*MATCHED, *STOCK, *PROGRAMS)} == set(LOADINGS)
     assert {case.loop for case in (*MATCHED, *TRAINER)} == set(LOOPS)
+    assert {case.graph for case in PROGRAMS} == set(GRAPHS)
 
 
 def test_the_gate_is_as_wide_as_promised() -> None:
