@@ -173,6 +173,14 @@ TRAINER_SCHEDULED = spread(
 )
 """With the Trainer's own scheduler. Its second parameter group has the first one's rate: no oracle of ours has that."""
 
+TRAINER_SAVED = [
+    case for engine, form in (("ddp", "full"), ("fsdp2", "sharded"), ("zero2", "sharded"), ("zero3", "sharded"),
+                              ("fsdp1", "full"), ("fsdp2", "full"))
+    for case in spread(_SAVED, (engine,), ("fp32",), accumulation_steps=2, checkpoint=form, loop="trainer")
+]
+"""The Trainer's own checkpoints, every half of the steps, and its ``save_model`` at the end."""
+TRAINER_RESUMED = [case.with_(resumed=True) for case in TRAINER_SAVED]
+
 LAST_WINDOW = spread(_TRAINER, ("ddp", "fsdp1", "fsdp2", "zero2", "zero3"), ("fp32",), accumulation_steps=4)
 """The incomplete last window in Accelerate's own loop."""
 
@@ -523,6 +531,7 @@ _SLOW = [
     *(case for case in TRAINER if case.precision != "fp32" and case.engine not in ("fsdp2", "zero3")),
     *(case for case in COMPILED if case.compiled == "inductor"),
     *ELSEWHERE[2:],
+    *TRAINER_SAVED[4:], *TRAINER_RESUMED[4:],
     *BUFFERS[2:],
     *(case.with_(resumed=True) for case in BUFFERS if case != BUFFERS[1]),
     *(case for case in MIGRATION if "fsdp1" in (case.engine, case.moves_to)),

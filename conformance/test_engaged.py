@@ -10,6 +10,7 @@ from conformance.catalogue import (
     SCHEDULED,
     STOCK,
     TRAINER,
+    TRAINER_RESUMED,
     TRAINER_SCHEDULED,
     params,
 )
@@ -20,7 +21,9 @@ from fixtures.observation import Observation
 from fixtures.spec import Case
 from fixtures.verdict import Claim, Finding
 
-EVERY_ENGAGED = [*MATCHED, *STOCK, *SCHEDULED, *CONTINUED, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED]
+EVERY_ENGAGED = [
+    *MATCHED, *STOCK, *SCHEDULED, *CONTINUED, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED, *TRAINER_RESUMED,
+]
 
 
 @pytest.mark.parametrize("case", params(EVERY_ENGAGED))

@@ -3,13 +3,13 @@
 import pytest
 
 from conformance import continuity
-from conformance.catalogue import CONTINUED, SCHEDULED, TRAINER_SCHEDULED, params, references
+from conformance.catalogue import CONTINUED, SCHEDULED, TRAINER_RESUMED, TRAINER_SCHEDULED, params, references
 from conformance.claims import loss_curve
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
 
 
-@pytest.mark.parametrize("case", params([*SCHEDULED, *CONTINUED, *TRAINER_SCHEDULED]))
+@pytest.mark.parametrize("case", params([*SCHEDULED, *CONTINUED, *TRAINER_SCHEDULED, *TRAINER_RESUMED]))
 def test_rates_follow_the_formula(case: Case, trained: Trained, judge: Judge) -> None:
     """Each optimizer step uses the rates that the schedule's formula gives for it, on any number of ranks."""
     judge(continuity.rates(trained(case)))

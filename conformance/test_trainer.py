@@ -4,7 +4,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from conformance import claims, continuity
-from conformance.catalogue import LAST_WINDOW, TRAINER, params, references
+from conformance.catalogue import LAST_WINDOW, TRAINER, TRAINER_RESUMED, TRAINER_SAVED, params, references
 from fixtures.baseline import unchanged
 from fixtures.judging import Judge, Trained
 from fixtures.spec import Case
@@ -43,6 +43,19 @@ def test_trainer_settings_are_on_record(
 ) -> None:
     """What the Trainer makes of its configs, and the defaults of its arguments, are a baseline."""
     judge(unchanged(snapshot, trained(case).in_force(), subject=case.id))
+
+
+@pytest.mark.parametrize("case", params(TRAINER_RESUMED))
+def test_resumed_trainer_continues(case: Case, trained: Trained, judge: Judge) -> None:
+    """A fresh process with ``resume_from_checkpoint`` makes the steps after as if nothing had happened, to the bit."""
+    seen, due = trained(case), trained(case.with_(resumed=False))
+    judge(continuity.continued(seen, due), continuity.same_end(seen, due))
+
+
+@pytest.mark.parametrize("case", params(TRAINER_SAVED))
+def test_trainer_saves_the_live_model(case: Case, trained: Trained, judge: Judge) -> None:
+    """``Trainer.save_model`` writes the model that it has, in the promised dtype, tied as it was."""
+    judge(continuity.exported(trained(case)))
 
 
 @pytest.mark.parametrize("case", params(LAST_WINDOW))

@@ -39,6 +39,8 @@ from conformance.catalogue import (
     STOCK,
     SWAPPED,
     TRAINER,
+    TRAINER_RESUMED,
+    TRAINER_SAVED,
     TRAINER_SCHEDULED,
     at_depths,
     params,
@@ -73,7 +75,9 @@ from fixtures.tables import COMPILED as COMPILERS
 from fixtures.tables import FROZEN as FROZEN_WORDS
 
 ROOT = Path(__file__).resolve().parent.parent
-OVER_TIME = (*SCHEDULED, *CONTINUED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED)
+OVER_TIME = (
+    *SCHEDULED, *CONTINUED, *EPOCHS, *LAST_WINDOW, *TRAINER, *TRAINER_SCHEDULED, *TRAINER_SAVED, *TRAINER_RESUMED,
+)
 EVERY = (*MATCHED, *STOCK, *EXPERIMENT.values(), *MEMORY, *OFFLOADED, *FITS, *OVER_TIME)
 ON_CPU = [case for case in EVERY if "cpu" in platforms(case)]
 PAIRS = [(engine, name) for engine in DISTRIBUTED for name, row in PRECISIONS.items() if "cpu" in row.platforms]

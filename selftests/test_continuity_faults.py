@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from conformance.catalogue import BUFFERS, CHECKPOINTS, ELSEWHERE, EPOCHS, TRAINER
+from conformance.catalogue import BUFFERS, CHECKPOINTS, ELSEWHERE, EPOCHS, TRAINER, TRAINER_RESUMED
 from fixtures.launch import Launcher
 from fixtures.spec import Case
 from selftests.replayed import assert_breaks, assert_sound, judge, record, without
@@ -25,6 +25,11 @@ def by_trainer(engine: str, outputs: str = "logits") -> Case:
     """The Trainer's case of ``engine`` that does not clip."""
     cases = [c for c in TRAINER if c.max_grad_norm is None and c.last_rows is not None]
     return next(c for c in cases if (c.engine, c.outputs) == (engine, outputs))
+
+
+def resumed_by_trainer(engine: str) -> Case:
+    """The Trainer's case of ``engine`` that continues from its own checkpoint."""
+    return next(c for c in TRAINER_RESUMED if c.engine == engine)
 
 
 DDP, FSDP2, ZERO2 = checkpoint("ddp", "full"), checkpoint("fsdp2", "sharded"), checkpoint("zero2", "sharded")
@@ -64,6 +69,9 @@ SEEN = [
     ("division_doubled", by_trainer("fsdp2"), "gradients"),
     ("tokens_miscounted", by_trainer("ddp"), "loss"),
     ("last_window_skipped", by_trainer("ddp"), "data"),
+    ("rows_not_skipped", resumed_by_trainer("ddp"), "checkpoint"),
+    ("rows_not_skipped", resumed_by_trainer("zero3"), "checkpoint"),
+    ("optimizer_not_restored", resumed_by_trainer("fsdp2"), "checkpoint"),
 ]
 """Fault, the case it is put into, and the lowest rung that must break."""
 
