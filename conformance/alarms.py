@@ -166,8 +166,8 @@ def stored(root: Path, platform: str, here: Mapping[str, Any]) -> dict[str, Stor
                 raise AlarmsError(f"{path} is missing or stale: tox run -e rebaseline -- -k throughput, or --fresh 16")
             apart = floor.foreign(baseline, here)
             if apart:
-                raise AlarmsError(f"{path} is another machine's ({'; '.join(apart)}), and the gate judges widely there: "
-                                  "--fresh 16 measures this one's first")
+                raise AlarmsError(f"{path} is another machine's ({'; '.join(apart)}), and the gate judges widely "
+                                  "there: --fresh 16 measures this one's first")
             found[key(pace)] = baseline
     return found
 

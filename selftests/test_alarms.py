@@ -129,7 +129,7 @@ def test_kept_heats_that_are_not_theirs_are_refused(baselines: dict[str, Stored]
 
 def test_baselines_of_another_machine_are_refused() -> None:
     """Against them the gate judges widely, and every slowdown would count as missed."""
-    with pytest.raises(AlarmsError, match="another machine's .*cores: 2 there, 64 here.* --fresh 16"):
+    with pytest.raises(AlarmsError, match=r"another machine's .*cores: 2 there, 64 here.* --fresh 16"):
         stored(ROOT, "cpu", {"cpu": "another", "cores": 64})
     with pytest.raises(AlarmsError, match="missing or stale"):
         stored(ROOT, "no-such-platform", {})
