@@ -18,11 +18,11 @@ def one(cases: list[Case], engine: str, **wanted: object) -> Case:
 
 
 SEEN = [
-    ("first_pass_lost", one(GRAPHS, "zero2", graph="twice"), "gradients"),
+    ("first_pass_lost", one(GRAPHS, "zero3", graph="twice"), "gradients"),
     ("first_pass_lost", one(GRAPHS, "fsdp2", graph="twice"), "gradients"),
-    ("last_micro_step_only", one(GRAPHS, "fsdp1", graph="skips"), "gradients"),
+    ("last_micro_step_only", one(GRAPHS, "fsdp2", graph="skips"), "gradients"),
     ("checkpointing_off", one(GRAPHS, "zero3", graph="reentrant"), "engaged"),
-    ("evaluation_repeats", one(EVALUATED, "fsdp1"), "curve"),
+    ("evaluation_repeats", one(EVALUATED, "fsdp2"), "curve"),
     ("wait_forgotten", one(LATE, "fsdp2"), "loss"),
     ("wait_forgotten", one(LATE, "zero3"), "loss"),
     ("weight_not_read", one(FRUGAL, "fsdp2"), "engaged"),
