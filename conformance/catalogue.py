@@ -218,8 +218,9 @@ MEMORY = [
 
 
 BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
-"""What each rank may allocate beyond the loaded frameworks, midway between what the target batch needs on the tested
-stack (40, 44 and 55 MiB) and what half as many rows again need (56, 58 and 71); DDP needs 83 for the target batch."""
+"""What each rank may allocate beyond the loaded frameworks. The target batch needs 40, 44 and 55 MiB on a processor that
+multiplies in bf16, and half as many rows again 56, 58 and 71; on one that does not, oneDNN takes less room, and it is
+more than 28 rows that do not fit. DDP needs 83 for the target batch."""
 
 FITS = [
     Case(
@@ -339,7 +340,7 @@ TOLD_APART = _told_apart()
 
 def partners(case: Case) -> list[Case]:
     """What must not fit in the budget of ``case``, or the budget would not bind."""
-    return [case.with_(engine="ddp"), case.with_(rows_per_step=case.rows_per_step * 3 // 2)]
+    return [case.with_(engine="ddp"), case.with_(rows_per_step=case.rows_per_step * 2)]
 
 
 def params(cases: Iterable[Case]) -> list[Any]:

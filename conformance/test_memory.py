@@ -101,5 +101,5 @@ def test_target_batch_fits(case: Case, trained: Trained, judge: Judge) -> None:
 
 @pytest.mark.parametrize("partner", params([partner for case in FITS for partner in partners(case)]))
 def test_partner_does_not_fit(partner: Case, observe: Observe, judge: Judge) -> None:
-    """DDP at the same batch, and half as many rows again, run out of the same budget: it binds."""
+    """DDP at the same batch, and twice as many rows, run out of the same budget: it binds."""
     judge(memory.must_not_fit(observe(partner)))

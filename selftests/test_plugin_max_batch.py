@@ -228,4 +228,4 @@ def test_a_real_search(tmp_path: Path) -> None:
         for seen in (json.loads(path.read_text()) for path in tmp_path.glob("*/observation.json"))
     }
     assert (outcomes[2 * row["fits"]], outcomes[2 * row["too_large"]]) == ("ok", "oom")
-    assert 8 <= row["fits"] <= 14
+    assert 8 <= row["fits"] <= 18  # 11 where the processor multiplies in bf16, 16 where it does not
