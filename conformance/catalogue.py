@@ -218,9 +218,9 @@ MEMORY = [
 
 
 BUDGET_MIB = {"fsdp1": 48, "fsdp2": 51, "zero3": 63}
-"""What each rank may allocate beyond the loaded frameworks. The target batch needs 40, 44 and 55 MiB on a processor that
-multiplies in bf16, and half as many rows again 56, 58 and 71; on one that does not, oneDNN takes less room, and it is
-more than 28 rows that do not fit. DDP needs 83 for the target batch."""
+"""What each rank may allocate beyond the loaded frameworks. The target batch needs 40, 44 and 55 MiB on a processor
+that multiplies in bf16, and half as many rows again 56, 58 and 71; on one that does not, oneDNN takes less room, and 28
+rows fit, 32 do not. DDP needs 83 for the target batch."""
 
 FITS = [
     Case(

@@ -30,7 +30,7 @@ PADDING = 0.1
 
 
 def loaded_once(seen: Observation) -> Iterator[Finding]:
-    """Rung ``engaged``: FSDP loads on rank 0 alone, ZeRO-3 keeps each rank's share."""
+    """Rung ``engaged``: with FSDP rank 0 alone reads weights from the file; ZeRO-3 keeps each rank's share."""
     case = seen.case
     whole = sum(map(len, seen.group("parameters").values()))
     for rank in seen.ranks:
@@ -39,7 +39,8 @@ def loaded_once(seen: Observation) -> Iterator[Finding]:
             low, high = whole / case.world_size, (1 + PADDING) * whole / case.world_size
         else:
             low = high = whole if rank.rank == 0 else 0
-        claim = Claim(subject=case.id, rung="engaged", metric=f"weights that rank {rank.rank} read",
+        done = "holds" if case.engine == "zero3" else "read"
+        claim = Claim(subject=case.id, rung="engaged", metric=f"weights that rank {rank.rank} {done}",
                       reference=f"{whole} elements, once for all")
         yield verdict.holds(claim, read is not None and low <= read <= high, observed=str(read),
                             allowed=f"{low:.0f} to {high:.0f}")

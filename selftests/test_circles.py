@@ -122,6 +122,7 @@ CIRCLES: Mapping[str, str] = {
     "fixtures.rehearsal.cards": "pure",
     "fixtures.rehearsal.forecast": "pure",
     "fixtures.rehearsal.*": "ranks",
+    "fixtures.reading": "ranks",
     "fixtures.rebaseline": "pytest",
     "fixtures.resuming": "ranks",
     "fixtures.report": "pure",
