@@ -25,7 +25,7 @@ SEEN = [
     ("evaluation_repeats", one(EVALUATED, "fsdp2"), "curve"),
     ("wait_forgotten", one(LATE, "fsdp2"), "loss"),
     ("wait_forgotten", one(LATE, "zero3"), "loss"),
-    ("weight_not_read", one(FRUGAL, "fsdp2"), "engaged"),
+    ("weight_not_read", one(FRUGAL, "fsdp2"), "loss"),
     ("weight_not_read", one(FRUGAL, "zero3"), "loss"),
 ]
 """Fault, the case it is put into, and the lowest rung that must break."""
