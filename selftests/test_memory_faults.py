@@ -45,7 +45,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case, st
 
         def go(case: Case, fault: str | None = None) -> Observation:
             request = replace(Request.of(case, settings(case)), fault=fault)
-            return launcher.run(request, tmp_path_factory.mktemp("run"), deadline_seconds=20)
+            patience = 20 if fault == "rank_hangs" else 120  # in bf16 some processors are thirty times as slow
+            return launcher.run(request, tmp_path_factory.mktemp("run"), deadline_seconds=patience)
 
         yield go
 

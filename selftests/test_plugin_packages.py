@@ -44,7 +44,9 @@ def test_missing_package_has_no_version() -> None:
 
 
 def test_collection_is_quick_and_imports_no_framework() -> None:
-    """Collecting this repository's conformance suite leaves the packages under test alone, and takes under 1.5 s."""
+    """Collecting this repository's conformance suite leaves the packages under test alone, and takes no longer than it
+    takes to import torch: a second or so, two or three where the processor is slow or others compute on it.
+    """
     script = f"""
 import sys, pytest
 class Watch:
@@ -52,7 +54,9 @@ class Watch:
         print("imported:", sorted(set({FRAMEWORKS.split()!r}) & set(sys.modules)))
 sys.exit(pytest.main(["--collect-only", "-q", "conformance"], plugins=[Watch()]))
 """
-    before = cpu_seconds_of_children()
+    begun = cpu_seconds_of_children()
+    subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=True)
+    importing, begun = cpu_seconds_of_children() - begun, cpu_seconds_of_children()
     result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert cpu_seconds_of_children() - before < 1.5
+    assert cpu_seconds_of_children() - begun < 1.5 * importing
     assert "imported: []" in result.stdout, result.stdout + result.stderr
