@@ -228,4 +228,6 @@ def test_a_real_search(tmp_path: Path) -> None:
         for seen in (json.loads(path.read_text()) for path in tmp_path.glob("*/observation.json"))
     }
     assert (outcomes[2 * row["fits"]], outcomes[2 * row["too_large"]]) == ("ok", "oom")
-    assert 8 <= row["fits"] <= 18  # 11 where the processor multiplies in bf16, 16 where it does not
+    # 11 where the processor multiplies in bf16; 16 where it does not, and oneDNN takes less room.
+    least, most = (8, 14) if "_bf16" in Path("/proc/cpuinfo").read_text(encoding="utf-8") else (13, 19)
+    assert least <= row["fits"] <= most

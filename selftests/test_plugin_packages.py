@@ -44,8 +44,8 @@ def test_missing_package_has_no_version() -> None:
 
 
 def test_collection_is_quick_and_imports_no_framework() -> None:
-    """Collecting this repository's conformance suite leaves the packages under test alone, and takes no longer than it
-    takes to import torch: a second or so, two or three where the processor is slow or others compute on it.
+    """Collecting this repository's conformance suite leaves the packages under test alone, and takes at most a quarter
+    longer than importing torch does: about a second, more where the processor is slow. The best of two counts.
     """
     script = f"""
 import sys, pytest
@@ -54,9 +54,13 @@ class Watch:
         print("imported:", sorted(set({FRAMEWORKS.split()!r}) & set(sys.modules)))
 sys.exit(pytest.main(["--collect-only", "-q", "conformance"], plugins=[Watch()]))
 """
-    begun = cpu_seconds_of_children()
-    subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=True)
-    importing, begun = cpu_seconds_of_children() - begun, cpu_seconds_of_children()
-    result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert cpu_seconds_of_children() - begun < 1.5 * importing
+    collecting, importing = [], []
+    for _ in range(2):
+        begun = cpu_seconds_of_children()
+        subprocess.run([sys.executable, "-c", "import torch"], capture_output=True, check=True)
+        importing.append(cpu_seconds_of_children() - begun)
+        begun = cpu_seconds_of_children()
+        result = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+        collecting.append(cpu_seconds_of_children() - begun)
+    assert min(collecting) < 1.25 * min(importing)
     assert "imported: []" in result.stdout, result.stdout + result.stderr
